@@ -214,11 +214,11 @@ def test_pods_that_a_former_job_left_behind_are_named_with_their_nodes(job: Play
     job.delete("--wait=true", "--cascade=orphan")
     job.apply(ENDS_SLOWLY)
     node = job.pods()["job-0-0"]["spec"]["nodeName"]
-    text = job.says("an earlier job of this name has left it behind")
+    text = job.says("it was left behind by a job of this name")
     assert f"still runs on node {node}" in text
     assert f"kubectl -n {job.namespace} delete pod job-0-0" in text
     job.kubectl("delete", "pod", "job-0-0", "job-1-0", "--wait=false")
-    job.wait_for(lambda: "left it behind" not in job.condition("Training")["message"], "they are gone")
+    job.wait_for(lambda: "was left behind" not in job.condition("Training")["message"], "they are gone")
 
 
 def test_a_job_of_the_same_name_at_once_is_a_new_job(job: PlayedJob) -> None:

@@ -98,7 +98,7 @@ def _left_behind(p: Pass, pod: Pod) -> str:
     if p.waits.left(JobWait.LEFT_BEHIND, pod.uid, LEFT_BEHIND_SECONDS) > 0:
         return ""
     return (
-        f"an earlier job of this name has left it behind (kubectl delete --cascade=orphan); it still runs on "
-        f"{node_words(pod.node)}, and may save checkpoints beside this job; to end it: "
+        "it was left behind by a job of this name (kubectl delete --cascade=orphan), or taken from it; it "
+        f"still runs on {node_words(pod.node)}, and may save checkpoints beside this job; to end it: "
         f"kubectl -n {p.job.namespace} delete pod {pod.name}"
     )

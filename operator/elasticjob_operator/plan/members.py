@@ -434,6 +434,25 @@ def _vouched_for(p: Pass, member: ParticipantStatus) -> bool:
     )
 
 
+def leader_unheard(p: Pass) -> str:
+    """That the leader of an established round lives, as far as its pod tells, and does not renew its Lease:
+    it may be cut off from the API server, or its token refused. What it would report is not known then. To
+    stand behind another clause; "" for one that is heard."""
+    leader = next(iter(p.status.members()), None)
+    pod = p.pods_by_uid.get(leader.pod_uid) if leader is not None else None
+    lease = p.participant(pod) if pod is not None else None
+    if leader is None or pod is None or lease is None or leader.state != MemberState.MEMBER:
+        return ""
+    left = SILENT_LEADER_SECONDS - lease.silent
+    p.waits.wake(max(left + 1, SILENT_LEADER_SECONDS))  # silence makes no event
+    if left >= 0:
+        return ""
+    return (
+        f"; its leader has not renewed its Lease for more than {SILENT_LEADER_SECONDS:.0f} s, so whether all "
+        f"members train is not known: the log of {leader.pod_name} says why"
+    )
+
+
 def _is_heard(p: Pass, member: ParticipantStatus) -> bool:
     """Whether this member of the running round lives as far as its pod, its node and its Lease tell: it says
     in its Lease, within seconds, which members it misses."""
