@@ -95,8 +95,8 @@ SLOW = [pytest.param(what, marks=pytest.mark.slow) for what in [*LOST][1:]]
 
 @pytest.mark.parametrize("what", ["ends well", *SLOW])
 def test_nobody_waits_in_a_drain_for_a_rank_that_does_not_come(job: JobRun, what: str) -> None:
-    """Rank 0 has stopped. The other has fewer steps to make: it never comes to the one at which all stop.
-    There would be ten minutes for it."""
+    """Rank 0 has stopped. The other has fewer steps to make: it never comes to the one at which all stop. It
+    would have ten minutes for it."""
     happens, cause, drain = LOST[what]
     command = [*TORCHRUN, str(SCRIPTS / "uneven_train.py"), str(job.folder)]
     job.apply(command, replicas=2, minReplicas=1, drainSeconds=600)
