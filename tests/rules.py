@@ -17,8 +17,9 @@ from unittest import mock
 from elasticjob.contract.records import Outcome
 from elasticjob.rounds.candidates import Candidate, Defer, FormRound, decide
 from elasticjob.rounds.causes import better
-from elasticjob_operator.plan import lifecycle, rounds
+from elasticjob_operator.plan import lifecycle, rounds, scaling
 from elasticjob_operator.plan.evidence import Evidence
+from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.status import ParticipantStatus
 from tests.simulation.api import Unavailable
 
@@ -185,6 +186,12 @@ def never_charge(p: Any) -> None:
     p.set(accounts=tuple(replace(a, charges=()) for a in p.status.accounts))
 
 
+def unless_one_has_succeeded(there: Callable[[Pass], None], p: Pass) -> None:
+    """Of a round with a member that has succeeded nothing is asked any more."""
+    if not scaling.has_succeeded(p):
+        there(p)
+
+
 def a_step_is_enough(p: Any) -> bool:
     """A round that has reported any step has got somewhere."""
     return p.status.progress is not None and p.status.progress.round == p.round.number
@@ -286,6 +293,7 @@ RULES = {
     # Growth
     "I10 the size in one piece": Rule("scaling._least", gives(1)),
     "I10 nothing is done again": Rule("scaling.has_succeeded", gives(False)),
+    "a drain ends whoever has succeeded": Rule("draining.follow", around=unless_one_has_succeeded),
     "I10 fit members": Rule("scaling._unfit", gives("")),
     "I10 published at once": Rule("rounds.PLANNED", frozenset()),
     "I10 the former size is enough": Rule(

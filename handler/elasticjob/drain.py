@@ -6,6 +6,9 @@ leader takes the highest of all members as the step to stop at. No rank has gone
 comes to it: those that are held before it are let go, and none waits for a collective that another leaves
 out. What happens at which moment makes no difference, nor how fast steps are, nor how far ranks are apart.
 
+A worker that has ended well, because it had fewer batches, is waited for no more: it enters no step that
+others could miss. If all have, training is complete, and nothing is said.
+
 The step is decided once, in the store. An agent that waits too long for the decision decides that there is
 none, and all go on training until the operator ends the round.
 
@@ -21,7 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from elasticjob.core.participant import Membership
-from elasticjob.stop_board import StopBoard
+from elasticjob.stop_board import ENDED, StopBoard
 from elasticjob.stopping import HOLD, NOTHING_ASKED
 from elasticjob.stores import CannotConnect, KeyValueStore, StoreConnection, StoreGone, connect
 
@@ -45,6 +48,8 @@ FIRST_KEY = "elasticjob/drain/first/"
 STEP_KEY = "elasticjob/drain/step"
 STOPPED_KEY = "elasticjob/drain/stopped/"
 NO_STEP = "none"
+HAS_STOPPED, HAS_ENDED = "1", "ended"
+"""What a member says under its key."""
 
 
 class Drain:
@@ -121,14 +126,26 @@ class Drain:
         while (at := self._board.stopped_at()) is None:
             self._tell(step, keys)
             self._pause()
-        logger.info("round %d: all local workers have stopped at step %d", m.number, at)
+        if at == ENDED:
+            logger.info("round %d: all local workers have ended well, before step %d", m.number, step)
+        else:
+            logger.info("round %d: all local workers have stopped at step %d", m.number, at)
         if self._connection is not None:
-            self._call(lambda store: store.set(f"{STOPPED_KEY}{m.group_rank}", "1"))
+            said = HAS_ENDED if at == ENDED else HAS_STOPPED
+            self._call(lambda store: store.set(f"{STOPPED_KEY}{m.group_rank}", said))
         if self._leads:
             while not self._there(keys):
                 self._tell(step, keys)
                 self._pause()
-            self._stopped(at)
+            if at != ENDED or self._others_have_stopped(keys):
+                self._stopped(step)
+
+    def _others_have_stopped(self, keys: list[str]) -> bool:
+        """Whether one of the members has workers that have stopped, and not ended."""
+        if self._connection is None:
+            return False
+        said = self._call(lambda store: store.multi_get(keys))
+        return any(bytes(one).decode() == HAS_STOPPED for one in said)
 
     def _agree(self, first: int) -> int | None:
         """The step at which all stop, or None if there is none."""

@@ -420,7 +420,10 @@ class K8sRendezvousHandler(RendezvousHandler):
         )
         steps = self._worker_steps
         hook = PodHook(os.environ.get(names.POD_UID_ENV, ""))
-        board = StopBoard(steps.folder, local_world_size(self._agent_call.agent), hook)
+        workers = RoundWorkers(self._agent_call.agent)
+        board = StopBoard(
+            steps.folder, local_world_size(self._agent_call.agent), hook, workers.has_ended_well
+        )
         drain = Drain(
             m,
             board,
@@ -428,7 +431,7 @@ class K8sRendezvousHandler(RendezvousHandler):
             self._core.end_reason,
             lambda step, ranks: self._waits(m, step, ranks),
         )
-        active = ActiveRound(m, store, done.connection, RoundWorkers(self._agent_call.agent), drain)
+        active = ActiveRound(m, store, done.connection, workers, drain)
         self._round = active
         if self._core.end_reason():
             active.workers.round_ended()
@@ -487,6 +490,8 @@ class K8sRendezvousHandler(RendezvousHandler):
 
     def _succeeded(self) -> None:
         """torch enters its exit barrier: the local workers have finished well."""
+        if self._round is not None:
+            self._round.workers.mark_succeeded()
         with self._changed:
             m = self._core.membership
             record = None if self._core.end_reason() else self._core.succeeded()

@@ -7,6 +7,7 @@ import logging
 import mmap
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from elasticjob.contract.names import HOOK_DRAINING, HOOK_READY
@@ -16,12 +17,24 @@ from elasticjob.stopping import ASKED_FILE, HELD, HOLD, STOP_SUFFIX, STOPPED, WO
 logger = logging.getLogger(__name__)
 
 
+ENDED = -1
+"""Instead of a step: no worker is left that could stop."""
+
+
 class StopBoard:
     """One round of one agent with this many ``workers``. Without a ``folder``, or where their number is not
-    known, no worker takes part. The pod's preStop ``hook`` is told."""
+    known, no worker takes part. The pod's preStop ``hook`` is told. ``has_ended`` says whether the worker of
+    a local rank has ended well: nothing more is asked of it."""
 
-    def __init__(self, folder: str, workers: int | None, hook: PodHook | None = None) -> None:
+    def __init__(
+        self,
+        folder: str,
+        workers: int | None,
+        hook: PodHook | None = None,
+        has_ended: Callable[[int], bool] = lambda _: False,
+    ) -> None:
         self._folder = folder
+        self._has_ended = has_ended
         self._hook = hook or PodHook("")
         self._workers = workers or 0
         self._take_part = False
@@ -60,15 +73,23 @@ class StopBoard:
             mapping.close()
 
     def first_possible_step(self) -> int:
-        """The first step at which no worker has gone on; to be asked a moment after it was told to hold."""
-        return max((word >> 2) + (word & 3 not in (HELD, STOPPED)) for word in self._words())
+        """The first step at which no worker has gone on; to be asked a moment after it was told to hold.
+        Those that have ended well go nowhere: without others it is 0."""
+        steps = ((word >> 2) + (word & 3 not in (HELD, STOPPED)) for word in self._living())
+        return max(steps, default=0)
 
     def stopped_at(self) -> int | None:
-        """The step at which all workers have stopped; None while they have not."""
-        words = self._words()
+        """The step at which all workers have stopped that have not ended well, ENDED if all have; None while
+        one goes on."""
+        words = self._living()
         if not all(word & 3 == STOPPED for word in words):
             return None
-        return max(word >> 2 for word in words)
+        return max((word >> 2 for word in words), default=ENDED)
+
+    def _living(self) -> list[int]:
+        """The numbers of the workers that have not ended well. Asked in this order: one that stops has not
+        ended."""
+        return [word for rank, word in enumerate(self._words()) if not self._has_ended(rank)]
 
     def _words(self) -> list[int]:
         return [_read(f"{self._folder}/{rank}{STOP_SUFFIX}") for rank in range(self._workers)]

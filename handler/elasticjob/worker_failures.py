@@ -43,6 +43,7 @@ class RoundWorkers:
         self._barrier_at = time.monotonic()
         self._round_ended_at: float | None = None
         self._stopping_since: float | None = None
+        self._succeeded = False
         self._oom_kills = oom_kills()
         self._exits: WorkerExitWatcher | None = None
         try:
@@ -62,6 +63,16 @@ class RoundWorkers:
     def mark_stopping(self) -> None:
         """From now on torch, or we, stop the workers: what ends is no failure."""
         self._stopping_since = self._stopping_since or time.monotonic()
+
+    def mark_succeeded(self) -> None:
+        """torch has found that all have ended with 0."""
+        self._succeeded = True
+
+    def has_ended_well(self, local_rank: int) -> bool:
+        """Whether this worker has ended with 0, as far as is known."""
+        if self._succeeded or self._exits is None:
+            return self._succeeded
+        return any(end.local_rank == local_rank and end.exit_code == 0 for end in self._exits.exits(0))
 
     def close(self) -> None:
         """Watch no longer."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from elasticjob.contract.text import node_words
-from tests.e2e.job import DIGITS, TORCHRUN, JobRun
+from tests.e2e.job import DIGITS, SCRIPTS, TORCHRUN, JobRun
 from tests.e2e.test_preemption import apart, evict
 from tests.integration.test_node_notices import tainted
 
@@ -82,16 +83,51 @@ def test_no_step_is_lost_when_a_job_is_scaled_and_suspended(job: JobRun) -> None
     assert steps_once(log) == {1, 2, 3, 4}
 
 
+LOST: dict[str, tuple[Callable[[JobRun], object], str, str | None]] = {
+    "ends well": (lambda job: (job.folder / "end").touch(), "ScaledDown", "Stopped"),
+    "its worker is killed": (lambda job: job.kill_worker("job-1-0"), "WorkerFailed", None),
+    "its pod is killed": (lambda job: job.kill_pod("job-1-0"), "PodLost", None),
+    "the leader, which has stopped, is killed": (lambda job: job.kill_pod("job-0-0"), "PodLost", None),
+}
+"""What happens to a rank; the cause of the round's end, and how it drained."""
+SLOW = [pytest.param(what, marks=pytest.mark.slow) for what in [*LOST][1:]]
+
+
+@pytest.mark.parametrize("what", ["ends well", *SLOW])
+def test_nobody_waits_in_a_drain_for_a_rank_that_does_not_come(job: JobRun, what: str) -> None:
+    """Rank 0 has stopped. The other has fewer steps to make: it never comes to the one at which all stop. It
+    would have ten minutes for it."""
+    happens, cause, drain = LOST[what]
+    command = [*TORCHRUN, str(SCRIPTS / "uneven_train.py"), str(job.folder)]
+    job.apply(command, replicas=2, minReplicas=1, drainSeconds=600)
+    drainable(job, 1, 2)
+    change(job, replicas=1)
+    message = "not stopped at step"
+    job.wait_for(
+        lambda: message in job.condition("Training").get("message", ""), "rank 0 waits for the other"
+    )
+    happens(job)
+    job.wait_for(lambda: job.round().get("number") == 2, "the round has ended")
+    end = job.status()["roundHistory"][1]["end"]
+    assert (end["cause"], end.get("drain")) == (cause, drain)
+    assert job.round()["members"] == 1
+
+
 @pytest.mark.slow
 def test_no_step_is_lost_when_members_are_deleted_and_evicted(job: JobRun) -> None:
     """As above: what the script logs is each step once, although both pods are taken away, one as kubectl
-    deletes it, and the leader's as kubectl drain does it."""
+    deletes it, and the leader's as kubectl drain does it. Both train on until the next pod has joined, and
+    none calls the other lost."""
     job.deadline = 600.0
     log = job.folder / "log.jsonl"
     job.apply(digits(job, log), replicas=2, minReplicas=2)
     drainable(job, 1, 2)
     job.cluster.kubectl("-n", job.namespace, "delete", "pod", "job-1-0", "--wait=false")
+    job.wait_for(lambda: job.round()["phase"] == "Draining", "the round drains")
+    lease = ("-n", job.namespace, "get", "lease", "job-1-1", "-o", "name")
+    assert job.cluster.kubectl(*lease).stdout, "the next pod has joined"
     drainable(job, 2, 2)
+    assert "is lost" not in job.log("job-0-0")
     leader = job.round()["leaderPodName"]
     job.cluster.api.request(
         "POST", f"/api/v1/namespaces/{job.namespace}/pods/{leader}/eviction", evict(leader)

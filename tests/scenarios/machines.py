@@ -57,9 +57,11 @@ class NodeCommands:
                 self.node_states.setdefault(pod.node, "ready")
         return frozenset(name for name, state in self.node_states.items() if state in READY)
 
-    def do_disrupt(self, name: str, reason: str, message: str = "", only: str = "", hook: str = "0") -> None:
+    def do_disrupt(
+        self, name: str, reason: str, message: str = "", only: str = "", hook: str = "0", waits: str = "0"
+    ) -> None:
         """Somebody takes a pod away and says so in its condition, then deletes it; ``only=condition``: the
-        deletion has failed or is still to come. ``hook``: as of ``delete``."""
+        deletion has failed or is still to come. ``hook`` and ``waits``: as of ``delete``."""
         pod = self.pods[name]
         self.pods[name] = replace(
             pod,
@@ -67,7 +69,9 @@ class NodeCommands:
             reason=pod.reason or reason,
             message=pod.message or message,
             deleting=pod.deleting or not only,
+            deletion_time=None if only else self.now().wall,
             drain_seconds=int(hook),
+            replace_seconds=int(waits),
         )
 
     def do_kubelet(self, name: str, reason: str, message: str, code: str = "137") -> None:

@@ -214,11 +214,18 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
             exit=Exit(int(code), reason or ("Error" if failed else ""), says, finished),
         )
 
-    def do_delete(self, *names: str, hook: str = "0") -> None:
+    def do_delete(self, *names: str, hook: str = "0", waits: str = "0") -> None:
         """Somebody deletes pods: they get a deletionTimestamp. ``hook=55``: the preStop hook keeps the
-        workers alive for up to so many seconds."""
+        workers alive for up to so many seconds; ``waits``: of which so many are there for the next pod to
+        start."""
         for name in names:
-            self.pods[name] = replace(self.pods[name], deleting=True, drain_seconds=int(hook))
+            self.pods[name] = replace(
+                self.pods[name],
+                deleting=True,
+                deletion_time=self.now().wall,
+                drain_seconds=int(hook),
+                replace_seconds=int(waits),
+            )
 
     def do_disown(self, *names: str) -> None:
         """Somebody takes pods from the job: their owner reference is removed."""

@@ -30,11 +30,15 @@ POLL_SECONDS = 0.1
 WORKER_STOP_SECONDS = 10.0
 LINGER_SECONDS = 30.0
 SLOW_DRAIN = 0.1
+"""How probable it is that workers take long to come to their next step,"""
+ENDS_FIRST = 0.5
+"""and that those which have less to train come to their end before the step at which all stop."""
 HOOK_SECONDS = 20
 """For how long a pod's preStop hook waits, of its grace period,"""
 HOOK_ASK_SECONDS = 10
-"""and for how long of that while its round does not drain."""
-"""How probable it is that workers take long to come to their next step."""
+"""for how long while its round does not drain,"""
+HOOK_REPLACE_SECONDS = 15
+"""and for how long before that while the next pod starts."""
 
 
 class Agent(Client):
@@ -78,6 +82,9 @@ class Agent(Client):
         self._failed: WorkerEnd | None = None
         self._draining: Membership | None = None
         self._takes_part: Membership | None = None
+        self._ends_first: Membership | None = None
+        """The round that drains, and whose step to stop at these workers do not come to: they have less to
+        train."""
         self.in_rendezvous = True
         self.passed = False
         """Whether it has passed the exit barrier of its round."""
@@ -145,7 +152,8 @@ class Agent(Client):
         m = self.in_round
         if m is None or self._takes_part is not m or self.core.end_reason():
             return False
-        return seconds < (HOOK_SECONDS if self._draining is m else HOOK_ASK_SECONDS)
+        asks = self.pod.replace_seconds + HOOK_ASK_SECONDS
+        return seconds < (asks + HOOK_SECONDS if self._draining is m else asks)
 
     def look(self) -> None:
         """Something in the world has changed that heartbeats may tell."""
@@ -199,15 +207,19 @@ class Agent(Client):
 
     def _drain(self, m: Membership) -> Script:
         """Workers stop at their next step, some of them not in time; the leader says when all have."""
+        if self._ground.has_less(self) and self.kernel.rng.random() < ENDS_FIRST:
+            self._ends_first = m
+            self.wake()
         slow = self.kernel.rng.random() < SLOW_DRAIN
         yield self.kernel.between(20.0, 90.0) if slow else self.kernel.between(0.05, 3.0)
         while self.in_round is m and not self.core.end_reason() and self._failed is None:
             _, keys = self.keys(m)
-            if keys is not None and keys.finished:
+            if keys is not None and keys.finished and not self._ground.behaviour.uneven:
                 return  # they have come to their end before that step
             if keys is not None:
-                keys.stopped.add(m.group_rank)
-                if m.group_rank == 0 and len(keys.stopped) == m.size:
+                if self._ends_first is not m and m.group_rank not in keys.finished:
+                    keys.stopped.add(m.group_rank)
+                if m.group_rank == 0 and keys.stopped and len(keys.stopped | keys.finished) == m.size:
                     self._lease.write(drain=DrainReport(m.nonce, True, 1))
                     return
             yield 0.2
@@ -449,7 +461,7 @@ class Agent(Client):
             if self.core.end_reason():
                 yield kernel.between(0.0, POLL_SECONDS)
                 break
-            if self._ground.done(self) and not self._has_stopped(m):
+            if self._ends_first is m or (self._ground.done(self) and not self._has_stopped(m)):
                 yield from self._last_steps(m)
                 if not self.core.end_reason() and self._failed is None and self.in_round is m:
                     return (yield from self._exit_barrier(m))
@@ -468,9 +480,11 @@ class Agent(Client):
         return FailureReport(m.number, m.group_rank, text, end.code, 0, milliseconds, end.late)
 
     def _has_stopped(self, m: Membership) -> bool:
-        """Whether workers of this round have stopped for a planned change: then no others finish it."""
+        """Whether workers of this round have stopped for a planned change: then no others finish it, but for
+        those that have less to train."""
         leader = self._ground.by_address(m.leader_endpoint.partition(":")[0])
-        return leader is not None and bool(leader.stores.get(m.prefix, RoundKeys()).stopped)
+        stopped = leader.stores.get(m.prefix, RoundKeys()).stopped if leader is not None else set()
+        return m.group_rank in stopped if self._ground.has_less(self) else bool(stopped)
 
     def _last_steps(self, m: Membership) -> Script:
         until = self.kernel.now + self.kernel.between(0.0, self._ground.behaviour.drift)

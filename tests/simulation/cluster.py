@@ -305,7 +305,7 @@ class Cluster(Network):
                 self.kernel.after(1.0, self._hook, agent, 1.0)
             else:
                 agent.terminate()
-            self.kernel.after(30.0, self._kill_after_grace, agent)
+            self.kernel.after(30.0 + agent.pod.replace_seconds, self._kill_after_grace, agent)
         else:
             self._catch_up(agent)
 

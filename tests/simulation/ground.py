@@ -60,7 +60,8 @@ class RoundKeys:
     finished: set[int] = field(default_factory=set)
     passed: set[int] = field(default_factory=set)
     stopped: set[int] = field(default_factory=set)
-    """Members whose workers have stopped for a planned change. Once there is one, none finishes the round."""
+    """Members whose workers have stopped for a planned change. Once there is one, none finishes the round,
+    but for those that have less to train."""
 
 
 @dataclass
@@ -79,6 +80,8 @@ class Behaviour:
     slow_stop: float = 0.05
     drift: float = 0.0
     """By how many seconds the members' last steps differ."""
+    uneven: float = 0.0
+    """How many seconds less the workers of every other slot have to train."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,9 @@ class Ground(Protocol):
 
     def done(self, agent: Agent) -> bool:
         """Whether the training of the torchrun that this agent runs is done."""
+
+    def has_less(self, agent: Agent) -> bool:
+        """Whether its workers have less to train than those of other slots."""
 
     def before_torchrun(self) -> float:
         """For how many seconds a container's command does something else first."""

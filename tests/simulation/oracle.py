@@ -110,7 +110,7 @@ class Oracle:
             facts = (b.nonce, tuple(m.id for m in status.members()), b.leader_endpoint)
             self._same(uid, b.number, facts)
         if a.phase == "Active" and b.phase == "Broken" and a.number:
-            succeeded = any(m.succeeded for m in before.members())
+            succeeded = any(m.succeeded for m in before.members()) and a.drain is None
             cause = b.next_cause.cause
             self.pace.broken(cause, cause in ("ScaledUp", "ScaledDown"), succeeded)
             self._excused(value, before)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 CLASSES = (
     *("sidecars", "broken", "scale", "commands", "neighbour", "writes", "stranded", "fencing", "drains"),
-    *("payback", "warm"),
+    *("payback", "warm", "uneven"),
 )
 SHARE = 0.1
 """The part of all histories in which a class is."""
@@ -79,8 +79,9 @@ class Traits:
     often (seconds), and when a round is broken. ``fencing``: the job waits for proof that a round has stopped
     no longer than for so many seconds, and whole rounds are cut off. ``drains``: the script calls
     ``should_stop``. ``payback``: growth is weighed, and has to pay within so many seconds. ``warm``: warm
-    workers are on, and in a round so many leaders say that their members prepare the next start without
-    end."""
+    workers are on, and in a round so many leaders say that their members prepare the next start without end.
+    ``uneven``: the script calls ``should_stop``, and every other slot's workers have so many seconds less to
+    train."""
 
     sidecars: bool = False
     places: int | None = None
@@ -94,6 +95,7 @@ class Traits:
     drains: bool = False
     payback: int | None = None
     warm: float | None = None
+    uneven: float = 0.0
 
 
 def draw(seed: int) -> Traits:
@@ -114,6 +116,7 @@ def draw(seed: int) -> Traits:
         "drains" in here,
         dice["payback"].choice((1, 20, 60, 600)) if "payback" in here else None,
         dice["warm"].choice((0.0, 0.1, 1.0)) if "warm" in here else None,
+        dice["uneven"].choice((5.0, 20.0, 100.0)) if "uneven" in here else 0.0,
     )
 
 

@@ -61,7 +61,10 @@ class World:
         self.behaviour = behaviour or Behaviour(
             needed, rng.random() < 0.5, drift=rng.choice((0.0, 2.0, 20.0))
         )
-        self.behaviour.drains |= self.traits.drains
+        self.behaviour.drains |= self.traits.drains or bool(self.traits.uneven)
+        self.behaviour.uneven = self.traits.uneven
+        if self.traits.uneven and self.behaviour.needed is None:
+            self.behaviour.needed = 90.0
         self.behaviour.warm = self.traits.warm
         self.progress = 0.0
         self.oracle.pace.come = lambda: self.progress if self.behaviour.steps else 0.0
@@ -185,7 +188,18 @@ class World:
     def done(self, agent: Agent) -> bool:
         """Whether the training of the torchrun that this agent runs is done."""
         needed = self.behaviour.needed
-        return needed is not None and (agent.stage < self.stage or self.progress >= needed)
+        if needed is None or agent.stage < self.stage or self.progress >= needed:
+            return needed is not None
+        return self.has_less(agent) and self._now_at() >= needed - self.behaviour.uneven
+
+    def has_less(self, agent: Agent) -> bool:
+        """Whether its workers have less to train than others."""
+        return bool(self.behaviour.uneven and (agent.pod.slot or 0) % 2)
+
+    def _now_at(self) -> float:
+        """How far training is at this moment."""
+        since = self.kernel.now if self._whole_since is None else self._whole_since[1]
+        return self.progress + max(0.0, self.kernel.now - since)
 
     def before_torchrun(self) -> float:
         """How long its container does something else first."""

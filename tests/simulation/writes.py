@@ -13,7 +13,7 @@ from dataclasses import replace
 from elasticjob.contract.names import pod_name
 from elasticjob.contract.records import MemberList, RoundRecord
 from elasticjob_operator.plan.model import Action, CreatePod, DeleteJob, DeletePod, Job, LabelStandby, Pod
-from tests.simulation.agent import HOOK_SECONDS
+from tests.simulation.agent import HOOK_REPLACE_SECONDS, HOOK_SECONDS
 from tests.simulation.api import LIST_KEY, ROUND_KEY, Conflict, Item, Key, NotFound
 from tests.simulation.informers import Informers, Stale
 from tests.simulation.kernel import Script
@@ -125,7 +125,8 @@ class PodWriter:
             name = pod_name(job.name, action.slot, action.attempt)
             uid = f"{job.uid}-{informers.kernel.rng.getrandbits(32):08x}"
             pod = Pod(name, uid, slot=action.slot, attempt=action.attempt, avoids=action.avoid)
-            pod = replace(pod, drain_seconds=HOOK_SECONDS if job.spec.drain else 0)
+            if job.spec.drain:
+                pod = replace(pod, drain_seconds=HOOK_SECONDS, replace_seconds=HOOK_REPLACE_SECONDS)
             try:
                 made = yield from informers.send(lambda: informers.api.create(("pod", name), pod, uid))
                 informers.cache.answered(("pod", name), made, informers.kernel.now)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from elasticjob.contract.names import (
     HOOK_FOLDERS,
     HOOK_PREFIX,
     HOOK_READY,
+    REPLACE_SECONDS_ANNOTATION,
 )
 from elasticjob.pod_hook import PodHook
 from elasticjob_operator.act import pre_stop
@@ -38,8 +40,10 @@ def uid() -> Iterator[str]:
     PodHook(name)
 
 
-def started(container: dict[str, Any], uid: str, drain: int = 30) -> subprocess.Popen[bytes]:
-    words = pre_stop.command(container, drain)
+def started(
+    container: dict[str, Any], uid: str, drain: int = 30, replaces: int = 0
+) -> subprocess.Popen[bytes]:
+    words = pre_stop.command(container, drain, replaces)
     return subprocess.Popen(words, env={**os.environ, "ELASTICJOB_POD_UID": uid}, stderr=subprocess.PIPE)
 
 
@@ -75,6 +79,18 @@ def test_the_hook_gives_the_operator_time_to_begin_a_drain(
 
 
 @both
+def test_the_hook_waits_while_the_next_pod_starts(
+    container: dict[str, Any], uid: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pre_stop, "ASK_SECONDS", 0)
+    PodHook(uid).say(HOOK_READY)
+    hook = started(container, uid, 3600, 2)
+    with pytest.raises(subprocess.TimeoutExpired):
+        hook.wait(1)
+    assert hook.wait(60) == 0
+
+
+@both
 def test_the_hook_does_not_outlast_the_drain(
     container: dict[str, Any], uid: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,20 +117,41 @@ def test_the_next_folder_is_used_where_the_first_cannot_be_written(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("given", "drain", "grace", "seconds"),
-    [(None, 30, 65, 55), (None, 300, 335, 325), (20, 30, 35, 25), (600, 30, 600, 590), (None, 0, 35, 0)],
+    ("given", "drain", "grace", "seconds", "replaces"),
+    [
+        *((None, 30, 125, 115, 60), (None, 300, 395, 385, 60), (None, 0, 35, 0, 0)),
+        *((20, 30, 35, 25, 0), (600, 30, 600, 590, 60), (70, 30, 70, 60, 20)),
+    ],
 )
-def test_the_grace_period_has_room_for_a_drain(
-    given: int | None, drain: int, grace: int, seconds: int
+def test_the_grace_period_has_room_for_the_next_pod_and_a_drain(
+    given: int | None, drain: int, grace: int, seconds: int, replaces: int
 ) -> None:
     template = simple(**TORCHRUN)
     if given is not None:
         template["spec"]["terminationGracePeriodSeconds"] = given
     pod = pod_of(a_job(template, drain=drain), 0, 0, IMAGE)
     assert pod["spec"]["terminationGracePeriodSeconds"] == grace
-    assert read_pod(pod).pod.drain_seconds == seconds
+    seen = read_pod(pod).pod
+    assert (seen.drain_seconds, seen.replace_seconds) == (seconds, replaces)
     pod["metadata"]["deletionGracePeriodSeconds"] = 12
-    assert read_pod(pod).pod.drain_seconds == (2 if drain else 0), "kubectl delete --grace-period"
+    seen = read_pod(pod).pod
+    assert (seen.drain_seconds, seen.replace_seconds) == (2 if drain else 0, 0), (
+        "kubectl delete --grace-period"
+    )
+
+
+@pytest.mark.parametrize("said", ["", "-1", "sixty", "1e3", "999999", "٣"])
+def test_what_an_annotation_says_that_is_no_number_of_seconds_is_none(said: str) -> None:
+    pod = pod_of(a_job(simple(**TORCHRUN), drain=30), 0, 0, IMAGE)
+    pod["metadata"]["annotations"][REPLACE_SECONDS_ANNOTATION] = said
+    assert read_pod(pod).pod.replace_seconds == 0
+
+
+def test_since_when_a_pod_is_being_deleted_follows_from_the_end_of_its_grace_period() -> None:
+    pod = pod_of(a_job(simple(**TORCHRUN), drain=30), 0, 0, IMAGE)
+    assert read_pod(pod).pod.deletion_time is None
+    pod["metadata"] |= {"deletionTimestamp": "2026-01-01T00:02:05Z", "deletionGracePeriodSeconds": 125}
+    assert read_pod(pod).pod.deletion_time == datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
 def test_a_hook_of_the_templates_own_stays() -> None:

@@ -54,6 +54,8 @@ AVOID_NODES_ANNOTATION = f"{GROUP}/avoid-nodes"
 """On a pod: the nodes that the operator keeps it off by its affinity, with commas between."""
 DRAIN_HOOK_ANNOTATION = f"{GROUP}/drain-hook"
 """On a pod: ``true`` if its training container has a preStop hook that waits while the round drains."""
+REPLACE_SECONDS_ANNOTATION = f"{GROUP}/replace-seconds"
+"""On a pod: for how many seconds that hook waits while the next pod starts, before the round drains."""
 
 HOOK_FOLDERS = ("/dev/shm", "/tmp")
 """Where a pod's preStop hook looks for the handler's word, in the file ``elasticjob-hook-<UID>.<word>``: the

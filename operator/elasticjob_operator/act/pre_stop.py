@@ -19,12 +19,17 @@ from elasticjob.contract.names import (
     HOOK_PREFIX,
     HOOK_READY,
     POD_UID_ENV,
+    REPLACE_SECONDS_ANNOTATION,
 )
+from elasticjob_operator.observe.objects import SECONDS_TO_END
 
 MIN_GRACE_SECONDS = 35
 """torch gives its workers up to 30 s to stop."""
 ASK_SECONDS = 10
-"""How long the hook waits for the round to drain: the operator may not be there."""
+"""How long the hook waits for the round to drain beyond the time for the next pod: the operator may not be
+there."""
+REPLACE_SECONDS = 60
+"""How long the next pod may take to join while all train on, where the grace period allows it."""
 
 _SHELL = """n=0
 there() { for d in %(folders)s; do [ -e "$d/%(prefix)s$%(uid)s.$1" ] && return; done; return 1; }
@@ -43,25 +48,30 @@ for n in range(%(limit)d):
     time.sleep(1)"""
 
 
-def grace_seconds(given: int | None, drain: int, hook: bool) -> int:
-    """The pod's grace period. What the template says is only raised to what torch needs; where it says
-    nothing, there is time for a drain before that."""
-    if given is not None:
-        return max(given, MIN_GRACE_SECONDS)
-    return MIN_GRACE_SECONDS + (drain if hook else 0)
+def add(container: dict[str, Any], annotations: dict[str, str], drain: int, given: int | None) -> int:
+    """Add the hook, and say so in the pod's annotations; returns the pod's grace period.
 
-
-def add(container: dict[str, Any], annotations: dict[str, str], drain: int) -> bool:
-    """Add the hook, and say so in the pod's annotations. A hook of the template's own stays as it is."""
+    What the template says of it (``given``) is only raised to what torch needs; where it says nothing, there
+    is time for the next pod to start and for a drain before that. A hook of the template's own stays as it
+    is."""
     lifecycle = container.get("lifecycle") or {}
-    if not drain or not container or lifecycle.get("preStop"):
-        return annotations.get(DRAIN_HOOK_ANNOTATION) == "true"
-    container["lifecycle"] = {**lifecycle, "preStop": {"exec": {"command": command(container, drain)}}}
-    annotations[DRAIN_HOOK_ANNOTATION] = "true"
-    return True
+    own = not drain or not container or lifecycle.get("preStop")
+    if given is not None:
+        grace = max(given, MIN_GRACE_SECONDS)
+    elif own:
+        grace = MIN_GRACE_SECONDS + (drain if annotations.get(DRAIN_HOOK_ANNOTATION) == "true" else 0)
+    else:
+        grace = MIN_GRACE_SECONDS + drain + REPLACE_SECONDS
+    if not own:
+        replaces = min(REPLACE_SECONDS, max(0, grace - SECONDS_TO_END - drain - ASK_SECONDS))
+        hook = {"exec": {"command": command(container, drain, replaces)}}
+        container["lifecycle"] = {**lifecycle, "preStop": hook}
+        annotations[DRAIN_HOOK_ANNOTATION] = "true"
+        annotations[REPLACE_SECONDS_ANNOTATION] = str(replaces)
+    return grace
 
 
-def command(container: Mapping[str, Any], drain: int) -> list[str]:
+def command(container: Mapping[str, Any], drain: int, replaces: int) -> list[str]:
     """What the hook runs, in the training container and with its environment."""
     words = {
         "folders": " ".join(HOOK_FOLDERS),
@@ -69,8 +79,8 @@ def command(container: Mapping[str, Any], drain: int) -> list[str]:
         "uid": POD_UID_ENV,
         "ready": HOOK_READY,
         "draining": HOOK_DRAINING,
-        "ask": ASK_SECONDS,
-        "limit": ASK_SECONDS + drain + ASK_SECONDS,
+        "ask": replaces + ASK_SECONDS,
+        "limit": replaces + ASK_SECONDS + drain + ASK_SECONDS,
     }
     first = str((container.get("command") or [""])[0])
     if os.path.basename(first).startswith("python"):

@@ -88,9 +88,8 @@ def pod_of(
         meta["finalizers"] = given["finalizers"]
     spec["restartPolicy"] = "Never"
     container = _training_container(given, spec)
-    hook = pre_stop.add(container, annotations, job.spec.drain)
     grace = spec.get("terminationGracePeriodSeconds")
-    spec["terminationGracePeriodSeconds"] = pre_stop.grace_seconds(grace, job.spec.drain, hook)
+    spec["terminationGracePeriodSeconds"] = pre_stop.add(container, annotations, job.spec.drain, grace)
     forced, offered = _environment(job, container)
     if service_account(job) is None:
         spec["serviceAccountName"] = job_identity(job)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import Any, TypeVar
 
@@ -28,6 +28,7 @@ from elasticjob.contract.names import (
     PARTICIPANT_ANNOTATION,
     POD_INDEX_LABEL,
     PROGRESS_ANNOTATION,
+    REPLACE_SECONDS_ANNOTATION,
     REPORT_ANNOTATION,
     ROUND_ANNOTATION,
     SLOT_LABEL,
@@ -214,7 +215,9 @@ def read_pod(raw: Mapping[str, Any], _old: SeenPod | None = None) -> SeenPod:
             last_exit=_exit(_state(status, container, "lastState")),
             restarts=_restarts(status, container),
             deleting=bool(meta.get("deletionTimestamp")),
+            deletion_time=_deletion_time(meta),
             drain_seconds=_drain_seconds(meta, spec),
+            replace_seconds=_replace_seconds(meta, spec),
             unschedulable=_unschedulable(conditions.get("PodScheduled", {})),
             waiting=_waiting(status, container),
             reason=_text(status.get("reason") or disrupted.get("reason")),
@@ -246,6 +249,22 @@ def _drain_seconds(meta: Mapping[str, Any], spec: Mapping[str, Any]) -> int:
         return 0
     given = meta.get("deletionGracePeriodSeconds", spec.get("terminationGracePeriodSeconds"))
     return max(0, given - SECONDS_TO_END) if isinstance(given, int) else 0
+
+
+def _replace_seconds(meta: Mapping[str, Any], spec: Mapping[str, Any]) -> int:
+    """How long the hook waits while the next pod starts, of the time that a shorter grace period has left."""
+    said = str(_map(meta, "annotations").get(REPLACE_SECONDS_ANNOTATION, ""))
+    if not (said.isascii() and said.isdigit() and len(said) < 6):
+        return 0
+    whole, left = spec.get("terminationGracePeriodSeconds"), meta.get("deletionGracePeriodSeconds")
+    shorter = whole - left if isinstance(whole, int) and isinstance(left, int) else 0
+    return max(0, int(said) - max(0, shorter))
+
+
+def _deletion_time(meta: Mapping[str, Any]) -> datetime | None:
+    """When it was deleted: its deletionTimestamp is when its grace period ends."""
+    until, grace = _time(meta.get("deletionTimestamp")), meta.get("deletionGracePeriodSeconds")
+    return until - timedelta(seconds=grace) if until is not None and isinstance(grace, int) else until
 
 
 def read_lease(raw: Mapping[str, Any], old: SeenLease | None = None) -> SeenLease:

@@ -2,18 +2,23 @@
 
 Such a round drains, if its workers take part, before it ends for the departure. A member counts as lost when
 the drain is over, when its agent says that it ends, or when its container has ended: whichever comes first.
-Its slot has its next pod from the deletion on, so that the pod starts while the round drains.
+Its slot has its next pod from the deletion on. All train on until that has joined, where the grace period has
+time for it; then the round drains.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from elasticjob.contract.records import Phase
+from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.state import MemberState
-from elasticjob_operator.plan import draining, termination
+from elasticjob_operator.plan import draining, scaling, termination
 from elasticjob_operator.plan.evidence import CAUSES, Evidence
 from elasticjob_operator.plan.model import Pod
 from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.status import ParticipantStatus
+from elasticjob_operator.plan.waits import JobWait
 
 
 def drain(p: Pass) -> None:
@@ -30,6 +35,13 @@ def drain(p: Pass) -> None:
     if change is None:
         return
     limit = min(one.drain_seconds for _, one in going)
+    left = _replacement_left(p, going) if change.cause != Cause.PREEMPTED else 0.0
+    if left > 0:
+        p.held.update(one.uid for _, one in going)
+        p.growth = (
+            f"{change.message}; waiting up to {left:.0f} s for its next pod to join before the round drains"
+        )
+        return
     if draining.holds(p, change, limit):
         p.held.update(one.uid for _, one in going)
     elif p.job.spec.drain:
@@ -37,6 +49,24 @@ def drain(p: Pass) -> None:
         if begun is not None and begun.cause in CAUSES and begun.cause != change.cause:
             change = Evidence(begun.cause, begun.message)
         draining.end(p, change)
+
+
+def _replacement_left(p: Pass, going: Sequence[tuple[ParticipantStatus, Pod]]) -> float:
+    """For how many seconds the round goes on, because the next one would be smaller, or would have to wait
+    until the next pods have started. Not where it drains or ends anyhow, nor for a pod that finds no node:
+    the place that it needs may be the one that is about to be free."""
+    if p.round.drain is not None or p.job.spec.suspend or scaling.has_succeeded(p):
+        return 0.0
+    staying = p.round.members - len(going)
+    if staying + len(p.joined()) >= min(p.round.members, p.job.spec.replicas) or not draining.takes_part(p):
+        return 0.0
+    slots = {pod.slot for _, pod in going}
+    if any(pod.unschedulable and pod.slot in slots for pod in p.observed.pods if p.alive(pod)):
+        return 0.0
+    return min(
+        p.left_since(pod.deletion_time or p.now.wall, pod.replace_seconds, JobWait.REPLACEMENT, pod.uid)
+        for _, pod in going
+    )
 
 
 def _departing(p: Pass, member: ParticipantStatus) -> Pod | None:

@@ -180,11 +180,11 @@ class Pod:
     the scheduler while it finds no node. ``sidecar_running`` means that another container, no init container,
     has not ended and keeps the pod from ending. ``disruption`` is the reason of the condition
     DisruptionTarget, which says what takes the pod away. ``drain_seconds``: for how long its preStop hook
-    keeps its workers alive once it is deleted; 0 without the hook.
-    ``avoids`` are the nodes that its affinity keeps it off; ``standby`` whether it has the label of a
-    standby. ``unreachable`` and ``out_of_service`` are taints of its node; ``notice`` is the key of one that
-    says that the node is about to go, and that the pod does not tolerate.
-    """
+    keeps its workers alive once it is deleted; 0 without the hook. ``replace_seconds``: for how many of them
+    the next pod may be waited for before the round drains, counted from ``deletion_time``, by the API
+    server's clock. ``avoids`` are the nodes that its affinity keeps it off; ``standby`` whether it has the
+    label of a standby. ``unreachable`` and ``out_of_service`` are taints of its node; ``notice`` is the key
+    of one that says that the node is about to go, and that the pod does not tolerate."""
 
     name: str
     uid: str
@@ -207,7 +207,9 @@ class Pod:
     restarts: int = 0
     failed_init: str = ""
     deleting: bool = False
+    deletion_time: datetime | None = None
     drain_seconds: int = 0
+    replace_seconds: int = 0
     unschedulable: str = ""
     waiting: str = ""
     reason: str = ""

@@ -49,7 +49,9 @@ def heed(p: Pass) -> None:
 
 def leave(p: Pass) -> None:
     """Begin, continue or end the drain of a running round for its members on such nodes."""
-    if p.round.established_time is None or not _replaceable(p) or not _goes_on(p):
+    if p.round.established_time is None or not _replaceable(p) or p.job.spec.suspend:
+        return
+    if p.round.drain is None and not _goes_on(p):
         return
     going = _going(p)
     if going:

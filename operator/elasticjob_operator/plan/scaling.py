@@ -47,15 +47,12 @@ def rescale(p: Pass) -> None:
     """Shrink when there are more members than wanted; grow when newcomers have joined and wait.
 
     New pods are brought up and joined as standbys before the running round is touched, and added
-    together. Bounds that change under a running round break nothing by themselves (I3), and nothing planned
-    breaks one of which a member has succeeded (I10).
+    together. Bounds that change under a running round break nothing by themselves (I3), and no change begins
+    in one of which a member has succeeded (I10). One that drains already ends: its workers have stopped.
     """
     wanted, have = p.job.spec.replicas, p.round.members
     if p.round.drain is not None:
-        if has_succeeded(p):
-            p.growth = draining.describe(p)
-        else:
-            draining.follow(p)
+        draining.follow(p)
         return
     if have == wanted or p.round.established_time is None or has_succeeded(p):
         return

@@ -31,6 +31,7 @@ class JobWait(enum.Enum):
     SLOT_PROBATION = "for a pod to stay, because earlier pods of its slot ended soon after they joined"
     DRAIN = "for the workers of a round that drains to stop (drainSeconds)"
     NODE_NOTICE = "for a pod to join that replaces a member whose node is about to go"
+    REPLACEMENT = "for a pod to join that replaces a member whose pod is being deleted"
     WARM_WORKERS = "for the members to be able to start their workers warm"
     SCALING_BACKOFF = "for spec.replicas to stop changing"
     GROWTH_BACKOFF = "for the next attempt to grow"
