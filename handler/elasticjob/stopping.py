@@ -22,7 +22,10 @@ from elasticjob.progress import MAX_STEP, PROGRESS_DIR_ENV, report_progress, who
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # type checkers take it for True; the import of typing would take a millisecond
-    from typing import NoReturn
+    from collections.abc import Callable
+    from typing import Any, NoReturn
+
+    from elasticjob.script_end import ScriptEnd
 
     Word = memoryview[int] | list[int]
 
@@ -62,15 +65,26 @@ def stop_here() -> NoReturn:
     """Wait until torchrun ends this process; call it when the checkpoint is saved that ``should_stop`` has
     asked for.
 
-    A script that leaves its loop and comes to its end instead waits there. Raises RuntimeError if
-    ``should_stop`` has not returned True.
-    """
+    It waits first until the saves of ``elasticjob.checkpoint`` are complete, and raises what they raise. A
+    script that leaves its loop and comes to its end with exit code 0 waits there, too. Raises RuntimeError if
+    ``should_stop`` has not returned True."""
     if _link is None or not _link.stopping:
         raise RuntimeError(
             "stop_here: should_stop has not returned True in this process, so nothing would end its wait; "
             "call it only after should_stop(step) is True"
         )
     _link.stop()
+
+
+def finish_first(work: Callable[[], None]) -> None:
+    """Let ``stop_here`` call this before it says that the worker has stopped: it ends what would be cut off,
+    a save in another thread, or raises. ``finished`` takes it back."""
+    _to_finish[work] = None
+
+
+def finished(work: Callable[[], None]) -> None:
+    """Nothing of it is left that could be cut off."""
+    _to_finish.pop(work, None)
 
 
 class Link:
@@ -80,6 +94,7 @@ class Link:
         self.mine = mine
         self.asked = asked
         self.stopping = False
+        self._end: ScriptEnd | None = None
         self._parent = os.getppid()
         self._step = 0
 
@@ -94,14 +109,20 @@ class Link:
         if stop > 0 and step >= stop - 1:
             self._step = step
             if not self.stopping:
+                from elasticjob.script_end import ScriptEnd
+
                 self.stopping = True
+                self._end = ScriptEnd()
                 atexit.register(self._at_exit)
             return True
         self.mine[0] = step << 2 | GOES_ON
         return False
 
     def stop(self) -> NoReturn:
-        """Say that this worker has stopped, and wait for its end."""
+        """Say that this worker has stopped, and wait for its end. Raises what keeps it from that."""
+        for work in list(_to_finish):
+            work()
+        _end_when_told()
         sys.stdout.flush()
         self.mine[0] = self._step << 2 | STOPPED
         while os.getppid() == self._parent:
@@ -109,13 +130,40 @@ class Link:
         raise SystemExit("torchrun has ended; this worker had stopped for a planned change")
 
     def _at_exit(self) -> None:
-        """The script has left its loop: an end with exit code 0 would count as its success. One with an
-        exception is a failure."""
-        if getattr(sys, "last_value", None) is None and self.mine[0] & 3 != STOPPED:
+        """The script has left its loop: an end with exit code 0 would count as its success. Another one is a
+        failure, and so is a save that fails now."""
+        if self._end is None or not self._end.is_good() or self.mine[0] & 3 == STOPPED:
+            return
+        try:
             self.stop()
+        except Exception:  # noqa: BLE001  # whatever it is: Python would end with 0 all the same
+            import traceback
+
+            traceback.print_exc()
+            sys.stdout.flush()
+            os._exit(1)
+
+
+def _end_when_told() -> None:
+    """A handler of SIGTERM that only sets a flag would be called, and nobody would look at the flag any
+    more."""
+    import signal
+    import threading
+
+    before: Any = signal.getsignal(signal.SIGTERM)
+    if before is signal.SIG_DFL or threading.current_thread() is not threading.main_thread():
+        return
+
+    def end(number: int, frame: Any) -> None:
+        if callable(before):
+            before(number, frame)
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
 
 
 _link: Link | None = None
+_to_finish: dict[Callable[[], None], None] = {}
 
 
 def _open() -> Link:
@@ -145,6 +193,7 @@ def map_word(path: str, flags: int) -> memoryview[int]:
 def _forked() -> None:
     """A process that a worker has forked shares the mapping, but it is not the worker."""
     global _link
+    _to_finish.clear()
     if _link is not None:
         atexit.unregister(_link._at_exit)
         _link = Link([0], [0])

@@ -15,6 +15,7 @@ import pytest
 from devcluster.wait import wait_for
 from elasticjob import drain as drain_module
 from elasticjob import should_stop, stop_here
+from elasticjob.checkpoint.decide import MARKER
 from elasticjob.contract.limits import Limits
 from elasticjob.core.participant import Membership
 from elasticjob.drain import Drain
@@ -24,14 +25,27 @@ from elasticjob.stopping import ASKED_FILE, GOES_ON, HOLD, STOP_SUFFIX, STOPPED,
 from elasticjob.stores import serve
 
 LOOP = """
-import sys
-from elasticjob import should_stop, stop_here
-step = 0
-while True:
-    step += 1
-    if should_stop(step):
-        print(step, flush=True)
-        {then}
+import os, signal, sys, time
+from elasticjob import should_stop, stop_here, stopping
+
+def main():
+    step = 0
+    while True:
+        step += 1
+        if should_stop(step):
+            print(step, flush=True)
+            {then}
+
+def fails():
+    stopping.finished(fails)
+    raise OSError("the disk is full")
+
+def takes_its_time():
+    time.sleep(0.2)
+    stopping.finished(takes_its_time)
+    print("saved", flush=True)
+
+{run}
 """
 
 
@@ -125,6 +139,95 @@ def test_workers_go_on_where_a_member_does_not_say_its_step(
     meet.abort()
 
 
+class Member:
+    """A member of a drain whose workers are words in memory, so that a test says what they do and when."""
+
+    def __init__(self, folder: Path, port: int, rank: int, size: int, workers: int = 1) -> None:
+        folder.mkdir()
+        self.ended: set[int] = set()
+        self.said: list[int] = []
+        self.over = ""
+        board = StopBoard(str(folder), workers, None, self.ended.__contains__)
+        names = (f"{n}{STOP_SUFFIX}" for n in range(workers))
+        self.words = [map_word(str(folder / name), os.O_RDWR | os.O_CREAT) for name in names]
+        self.asked = board._asked
+        self.drain = Drain(member(port, rank, size), board, self.said.append, lambda: self.over)
+
+    def say(self, step: int, what: int) -> None:
+        """All workers."""
+        for word in self.words:
+            word[0] = step << 2 | what
+
+
+def members(folder: Path, size: int, workers: int = 1) -> list[Member]:
+    """All of a round, at step 7; the first of them leads."""
+    server = serve()
+    found = [Member(folder / str(n), server.port, n, size, workers) for n in range(size)]
+    found[0].__dict__["server"] = server
+    for one in found:
+        one.say(7, GOES_ON)
+    return found
+
+
+def over(*drains: Member) -> bool:
+    """Whether the threads of these have ended."""
+    return not any(one.drain._thread.is_alive() for one in drains)
+
+
+@pytest.mark.parametrize("ends", [(2,), (0,), (0, 1)])
+@pytest.mark.parametrize("when", ["before", "held", "after"])
+def test_a_drain_ends_when_all_that_have_not_stopped_have_ended_well(
+    tmp_path: Path, ends: tuple[int, ...], when: str
+) -> None:
+    """Some had fewer batches: they end with 0, before they were asked, while they are held, or on their way
+    to the step. The others stop at a step that they all come to."""
+    ranks = members(tmp_path, 3)
+
+    def end() -> None:
+        for n in ends:
+            ranks[n].say(1000, GOES_ON)  # far ahead: nobody comes to its next step
+            ranks[n].ended.add(0)
+
+    if when == "before":
+        end()
+    for one in ranks:
+        one.drain.start()
+    if when == "held":
+        wait_for(lambda: all(one.asked[0] for one in ranks), 30, "all are asked")
+        end()
+    wait_for(lambda: all(one.asked[0] > 0 for one in ranks), 30, "they have agreed")
+    step = ranks[2 if 2 not in ends else 1].asked[0] - 1
+    if when == "after":
+        end()
+    for n in {0, 1, 2} - set(ends):
+        ranks[n].say(step, STOPPED)
+    wait_for(lambda: over(*ranks), 30, "the drain has ended")
+    assert ranks[0].said == [step]
+    assert when != "before" or step == 8, "the step is one that those who train on come to"
+
+
+def test_a_drain_says_nothing_where_all_have_ended_well(tmp_path: Path) -> None:
+    """Training is complete: nothing has stopped for the change."""
+    ranks = members(tmp_path, 2)
+    for one in ranks:
+        one.drain.start()
+        one.ended.add(0)
+    wait_for(lambda: over(*ranks), 30, "the drain has ended")
+    assert ranks[0].said == []
+
+
+def test_one_of_the_workers_of_a_torchrun_ends_well_while_the_other_stops(tmp_path: Path) -> None:
+    ranks = members(tmp_path, 2, workers=2)
+    for one in ranks:
+        one.drain.start()
+    ranks[1].ended.add(1)
+    wait_for(lambda: all(one.asked[0] > 0 for one in ranks), 30, "they have agreed")
+    ranks[0].say(8, STOPPED)
+    ranks[1].words[0][0] = 8 << 2 | STOPPED
+    wait_for(lambda: over(*ranks), 30, "the drain has ended")
+    assert ranks[0].said == [8]
+
+
 def test_the_leader_says_for_whom_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """First two of four torchruns do not answer. Then one worker does not come to the step."""
     monkeypatch.setattr(drain_module, "TELL_SECONDS", 0.2)
@@ -195,11 +298,12 @@ def test_a_drain_ends_with_its_round(tmp_path: Path) -> None:
     rank.board.ask(0)
 
 
-def worker(folder: Path, then: str) -> subprocess.Popen[str]:
-    """A process of its own that calls should_stop; what it does then is ``then``."""
+def worker(folder: Path, then: str, run: str = "main()") -> subprocess.Popen[str]:
+    """A process of its own that calls should_stop; what it does then is ``then``. ``run`` is its last
+    line."""
     environment = {**os.environ, "LOCAL_RANK": "0", PROGRESS_DIR_ENV: str(folder)}
     return subprocess.Popen(
-        [sys.executable, "-c", LOOP.format(then=then)],
+        [sys.executable, "-c", LOOP.format(then=then, run=run)],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -235,6 +339,104 @@ def test_a_script_that_fails_while_it_stops_has_failed(tmp_path: Path) -> None:
         wait_for(board.take_part, 60, "it takes part")
         board.ask(1)  # every step is beyond this one
         assert process.wait(30) == 1
+    finally:
+        process.kill()
+        process.wait()
+
+
+def end_of(folder: Path, then: str, run: str = "main()") -> tuple[int | None, str]:
+    """How a worker ends that is asked to stop, and what it has printed after its step; None: it waits
+    there."""
+    board = StopBoard(str(folder), 1)
+    process = worker(folder, then, run)
+    try:
+        wait_for(board.take_part, 200, "it takes part")
+        board.ask(1)  # every step is beyond this one
+        wait_for(lambda: process.poll() is not None or board.stopped_at() is not None, 60, "it ends or waits")
+        code = process.poll()
+    finally:
+        process.kill()
+    said, _ = process.communicate()
+    return code, said.partition("\n")[2].strip()
+
+
+@pytest.mark.parametrize(
+    ("then", "run", "code"),
+    [
+        *(("sys.exit(3)", "main()", 3), ("sys.exit('cannot save')", "main()", 1)),
+        *(
+            ("raise SystemExit(3)", "main()", 3),
+            ("return 3", "sys.exit(main())", 3),
+            ("exit(3)", "main()", 3),
+        ),
+        ("sys.exit(3)", "try:\n  main()\nfinally:\n  print('cleaned up')", 3),
+        *(("return", "main()", None), ("return 0", "sys.exit(main())", None), ("sys.exit()", "main()", None)),
+        ("return", "raise SystemExit(main())", None),
+        ("sys.exit(3)", "try:\n  main()\nexcept SystemExit:\n  pass", None),
+        ("sys.exit(3)", "try:\n  main()\nexcept SystemExit:\n  sys.exit(0)", None),
+    ],
+)
+def test_the_exit_code_of_a_script_says_whether_it_has_stopped_well(
+    tmp_path: Path, then: str, run: str, code: int | None
+) -> None:
+    """One that waited there with a code other than 0 would pass for a clean stop, and its failed save for a
+    checkpoint."""
+    assert end_of(tmp_path, then, run)[0] == code
+
+
+@pytest.mark.parametrize("then", ["stop_here()", "return"])
+def test_what_a_save_has_begun_is_finished_before_a_worker_says_that_it_has_stopped(
+    tmp_path: Path, then: str
+) -> None:
+    assert end_of(tmp_path, f"stopping.finish_first(takes_its_time); {then}") == (None, "saved")
+
+
+@pytest.mark.parametrize("then", ["stop_here()", "return"])
+def test_a_save_that_fails_is_no_clean_stop(tmp_path: Path, then: str) -> None:
+    assert end_of(tmp_path, f"stopping.finish_first(fails); {then}")[0] == 1
+
+
+SAVES = """
+import torch
+from elasticjob.checkpoint import Checkpoints
+checkpoints = Checkpoints({folder!r})
+complete = Checkpoints._complete
+def slow(*args):
+    time.sleep(0.5)
+    {does}
+Checkpoints._complete = slow
+main()
+"""
+
+
+def test_a_worker_has_not_stopped_while_its_checkpoint_is_being_saved(tmp_path: Path) -> None:
+    """``save`` returns when the state is copied. torchrun would end the thread that writes it."""
+    (tmp_path / "steps").mkdir()
+    then = "checkpoints.save(step, {'a': torch.ones(3)}); stop_here()"
+    run = SAVES.format(folder=str(tmp_path / "saved"), does="complete(*args)")
+    assert end_of(tmp_path / "steps", then, run)[0] is None
+    assert list((tmp_path / "saved").glob(f"*/{MARKER}"))
+
+
+def test_a_worker_whose_checkpoint_cannot_be_saved_has_failed(tmp_path: Path) -> None:
+    (tmp_path / "steps").mkdir()
+    then = "checkpoints.save(step, {'a': torch.ones(3)}); stop_here()"
+    run = SAVES.format(folder=str(tmp_path / "saved"), does="raise OSError('the disk is full')")
+    assert end_of(tmp_path / "steps", then, run)[0] == 1
+
+
+@pytest.mark.parametrize("handler", ["lambda *_: print('asked')", "signal.SIG_IGN"])
+def test_a_worker_that_has_stopped_ends_when_it_is_told_to(tmp_path: Path, handler: str) -> None:
+    """Also where the script's own handler of SIGTERM only sets a flag: nobody would look at it any more, and
+    all would wait until the worker is killed."""
+    board = StopBoard(str(tmp_path), 1)
+    process = worker(tmp_path, "stop_here()", f"signal.signal(signal.SIGTERM, {handler}); main()")
+    try:
+        wait_for(board.take_part, 60, "it takes part")
+        board.ask(1)
+        wait_for(lambda: board.stopped_at() is not None, 30, "it has stopped")
+        process.terminate()
+        assert process.wait(30) != 0
     finally:
         process.kill()
         process.wait()

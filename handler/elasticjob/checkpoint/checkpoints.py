@@ -15,6 +15,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 
+from elasticjob import stopping
 from elasticjob.checkpoint import decide
 from elasticjob.checkpoint.decide import (
     MARKER,
@@ -126,6 +127,7 @@ class Checkpoints:
         writer = Writer(self._storage, self._folder(name), partial(self._complete, name))
         future = dcp.async_save(copied(state), storage_writer=writer, process_group=self._group)
         self._pending = (name, cast("Future[Any]", future))
+        stopping.finish_first(self.wait)
         self._last_step = step
 
     def wait(self) -> None:
@@ -137,6 +139,7 @@ class Checkpoints:
         if self._pending is None:
             return
         (name, future), self._pending = self._pending, None
+        stopping.finished(self.wait)
         try:
             future.result()
         except CheckpointException as error:
