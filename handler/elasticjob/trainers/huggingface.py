@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,12 @@ log = logging.getLogger("elasticjob.trainers")
 MARKER = "elasticjob.json"
 """The file that says that a checkpoint is complete."""
 FOLDER = re.compile(r"checkpoint-(\d+)")
+TRAINER_STATE = "trainer_state.json"
+"""What Trainer writes last."""
+UNFINISHED = "unfinished-"
+LEAST_LIMIT = 3
+"""Trainer removes what is beyond ``save_total_limit`` before the new checkpoint is marked: with 1 that is the
+only complete one, and with 2 it is beside one that is half-written."""
 
 
 class ElasticCallback(TrainerCallback):  # type: ignore[misc]
@@ -57,14 +64,26 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        """Raises RuntimeError if torchrun has started several ranks, and each would train alone."""
-        del state, control
+        """Raises RuntimeError if torchrun has started several ranks, and each would train alone, and
+        ValueError for a ``save_total_limit`` by which Trainer would remove the only complete checkpoint."""
+        del control
         ranks = int(os.environ.get("WORLD_SIZE", "1"))
         if args.world_size != ranks:
             raise RuntimeError(
                 f"torchrun has started {ranks} ranks, and Trainer knows of {args.world_size}: each rank "
                 "would train alone. On CPUs, Trainer needs TrainingArguments(..., use_cpu=True)."
             )
+        limit = args.save_total_limit
+        if limit is None or limit <= 0:
+            return
+        if limit < LEAST_LIMIT:
+            raise ValueError(
+                f"save_total_limit is {limit}, expected {LEAST_LIMIT} or more, or None: Trainer removes the "
+                "oldest checkpoint before the new one is known to be complete. If a pod died then, none "
+                "would be left to resume from."
+            )
+        if state.is_world_process_zero:
+            _make_way(Path(args.output_dir), state.global_step)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -87,6 +106,8 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         if state.is_world_process_zero and folder.is_dir():
             _mark(folder, state.global_step)
+            for passed_over in folder.parent.glob(f"{UNFINISHED}*"):
+                shutil.rmtree(passed_over, ignore_errors=True)
         if self._stopping_at == state.global_step:
             log.info(f"stopped at step {state.global_step} for a planned change")
             stop_here()
@@ -96,8 +117,9 @@ def last_checkpoint(folder: str | os.PathLike[str]) -> str | None:
     """The newest complete checkpoint in Trainer's ``output_dir``, None if there is none. Complete is what
     ``ElasticCallback`` has marked; newer ones that are passed over are named in the log.
 
-    All ranks call it. Raises FileNotFoundError if there are several checkpoints and none is complete, and
-    OSError if the folder can't be read.
+    All ranks call it. Raises FileNotFoundError if none is marked and there are several, or one that has the
+    file which Trainer writes last: training would start from scratch, and remove them. Raises OSError if the
+    folder can't be read.
     """
     return agreed(lambda: _newest(Path(folder)))
 
@@ -111,13 +133,29 @@ def _newest(folder: Path) -> str | None:
             log.info(f"resumes from {path}")
             return str(path)
         log.warning(f"passed over {path}: half-written, or saved without ElasticCallback: it has no {MARKER}")
+    remedy = (
+        f"the file {MARKER}, by which ElasticCallback marks the complete ones. Make an empty file of that "
+        "name in the one to resume from, or use another folder to start from scratch."
+    )
     if len(found) > 1:
-        raise FileNotFoundError(
-            f"none of the {len(found)} checkpoints in {folder} has the file {MARKER}, by which "
-            "ElasticCallback marks the complete ones. Make an empty file of that name in the one to resume "
-            "from, or use another folder to start from scratch."
-        )
+        raise FileNotFoundError(f"none of the {len(found)} checkpoints in {folder} has {remedy}")
+    if found and (found[0][1] / TRAINER_STATE).exists():
+        raise FileNotFoundError(f"{found[0][1]} has {TRAINER_STATE}, so it may be complete, but not {remedy}")
     return None
+
+
+def _make_way(folder: Path, step: int) -> None:
+    """Training goes on from a complete checkpoint: move those that it has passed over out of Trainer's sight.
+    It counts them, and removes the ones with the lowest numbers."""
+    if not (folder / f"checkpoint-{step}" / MARKER).exists():
+        return
+    for path in list(folder.iterdir()):
+        match = FOLDER.fullmatch(path.name)
+        if match and int(match[1]) > step and not (path / MARKER).exists():
+            away = folder / f"{UNFINISHED}{match[1]}"
+            log.warning(f"moves {path}, which is half-written, to {away.name} until the next save")
+            shutil.rmtree(away, ignore_errors=True)
+            path.rename(away)
 
 
 def _mark(folder: Path, step: int) -> None:

@@ -80,7 +80,8 @@ class ElasticCallback(_library().Callback):  # type: ignore[misc]
             report_progress(step)
         elif should_stop(step):
             path = self._folder / PLANNED.format(step=step)
-            trainer.save_checkpoint(path)  # returns when all ranks have saved
+            trainer.save_checkpoint(path)  # returns when all ranks have saved, or handed it to a thread:
+            trainer.strategy.checkpoint_io.teardown()  # AsyncCheckpointIO waits, and raises what went wrong
             if trainer.is_global_zero:
                 _remove_others(path)
             log.info(f"stopped at step {step} for a planned change")
