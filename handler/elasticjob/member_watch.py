@@ -92,7 +92,7 @@ class MemberWatch:
 
         def lost(found: Mapping[int, Loss]) -> None:
             if self._post_round_probe is post_round_probe:
-                self._report_lost(m, found)
+                self._report_lost(m, found, self._core.ended_for_who_leaves())
 
         post_round_probe = PostRoundProbe(self._heartbeats.watched(), m.limits, lost)
         self._post_round_probe, self._left = post_round_probe, self._heartbeats
@@ -125,9 +125,13 @@ class MemberWatch:
         self._post_round_probe = self._left = None
         self._silent = ()
 
-    def _report_lost(self, m: Membership, lost: Mapping[int, Loss]) -> None:
+    def _report_lost(self, m: Membership, lost: Mapping[int, Loss], expected: bool = False) -> None:
+        """``expected``: the round has ended because members leave, and perhaps these are they."""
         for rank, loss in lost.items():
-            logger.warning("round %d: group rank %d is lost: %s", m.number, rank, loss.text)
+            if expected:
+                logger.info("round %d is over: group rank %d has gone: %s", m.number, rank, loss.text)
+            else:
+                logger.warning("round %d: group rank %d is lost: %s", m.number, rank, loss.text)
         why, probe, silent = next(iter(lost.values()))
         report = RoundReport(m.nonce, silent_milliseconds=round(silent * 1000), message=why)
         if m.group_rank != 0:

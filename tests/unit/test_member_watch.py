@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -46,6 +48,13 @@ class HeldHeartbeats:
     def start(self) -> None: ...
 
     def stop(self) -> None: ...
+
+    def leave(self) -> None: ...
+
+    def tell_left(self) -> None: ...
+
+    def watched(self) -> dict[int, str]:
+        return {1: "127.0.0.1:1"}
 
     def progress(self) -> None: ...
 
@@ -96,3 +105,33 @@ def test_nothing_is_said_of_a_round_that_was_left(monkeypatch: pytest.MonkeyPatc
     made[0].says_all()
     assert len(said.words) == 4
     assert len(told) == 1
+
+
+@pytest.mark.parametrize(
+    ("cause", "level", "text"),
+    [
+        ("PodDeleted", "INFO", "round 1 is over: group rank 1 has gone"),
+        ("Evicted", "INFO", "round 1 is over: group rank 1 has gone"),
+        ("WorkerFailed", "WARNING", "round 1: group rank 1 is lost"),
+    ],
+)
+def test_who_has_left_with_notice_is_not_called_lost(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, cause: str, level: str, text: str
+) -> None:
+    """The pod was deleted, and has drained; its process ends while the others wait for the next round."""
+    probes: list[Callable[[Mapping[int, Loss]], None]] = []
+    probe = MagicMock(side_effect=lambda *given: probes.append(given[2]) or MagicMock())
+    monkeypatch.setattr(member_watch, "Heartbeats", HeldHeartbeats)
+    monkeypatch.setattr(member_watch, "PostRoundProbe", probe)
+    core = joined(ROUND)
+    step = core.take_step()
+    assert isinstance(step, Enter)
+    said = Said()
+    watch = MemberWatch(core, said, lambda _: None)
+    watch.begin(step.membership, StepReader(""), lambda: False, StopBoard("", None))
+    core.observe(replace(ROUND, phase="Broken", cause=cause))
+    watch.leave(step.membership)
+    with caplog.at_level("INFO", "elasticjob"):
+        probes[0](LOST)
+    assert [(r.levelname, r.message[: len(text)]) for r in caplog.records] == [(level, text)]
+    assert said.words == ["report"], "the operator judges"

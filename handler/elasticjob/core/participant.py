@@ -20,6 +20,8 @@ from elasticjob.contract.records import (
 
 HANG = "Hang"
 """The cause of a round that did not get on any more, as the record names it."""
+WITH_NOTICE = frozenset({"Suspended", "ScaledDown", "ScaledUp", "Preempted", "Evicted", "PodDeleted"})
+"""Causes of which everybody knows before a member's process ends."""
 
 RANK_UNKNOWN = -1
 """The rank of a participant that may be a member: the leader's store knows."""
@@ -242,6 +244,11 @@ class Participant:
             and record.phase in (Phase.BROKEN.value, Phase.CLOSED.value)
             and record.cause == HANG
         )
+
+    def ended_for_who_leaves(self) -> bool:
+        """Whether the last round has ended because members leave, or the job changes: it is no news then that
+        one of them has gone."""
+        return self.latest is not None and self.latest.cause in WITH_NOTICE
 
     def job_complete(self) -> bool:
         """Whether the job is Complete."""
