@@ -19,7 +19,7 @@ from tests.docs_commands import ROOT
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 
 FOLDER = ROOT / "build" / "sandbox"
-START_SECONDS, END_SECONDS = 180.0, 90.0
+START_SECONDS, END_SECONDS = 500.0, 90.0
 """Generous: the machine may be busy."""
 
 
@@ -48,7 +48,7 @@ def sandbox(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
         print((tmp_path / "sandbox.log").read_text())
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1300)
 def test_the_quickstarts_first_commands(sandbox: subprocess.Popen[bytes]) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "KUBECONFIG"}
     said = words("docs/use/quickstart.md", "sandbox", environment)
