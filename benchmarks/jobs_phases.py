@@ -259,8 +259,6 @@ class Run:
                 )
                 broken, missed = await self._lose_while(tenant)
             figures["what the tenant did"] = done = await tenant.done()
-            if not any(what.startswith("changes") for what in done):
-                raise Missed(f"the tenant had no time to be hostile: {done}; give it more with --hostile")
         finally:
             looking.cancel()
             other.kill()
@@ -275,6 +273,8 @@ class Run:
             "longest between two renewals, s": round(leadership.longest_gap, 2),
             "probe of the leader, ms": await self._probed(self._urls[-2]),
         }
+        if not any(what.startswith("changes") for what in done):
+            raise Missed(f"the tenant had no time for all that it does: {done}; give it more with --hostile")
 
     async def _lose_while(self, tenant: HostileTenant) -> tuple[list[float], int]:
         """Lose members of healthy jobs until it has ended. A job's next loss comes after all others had one,
