@@ -20,7 +20,7 @@ def process(pid: int, parent: int, session: int, born: int = 300, state: str = "
 
 def found(
     *others: Process, descended: set[tuple[int, int]] | None = None, spared: set[int] = frozenset()
-) -> list[int]:  # type: ignore[assignment]
+) -> list[int]:
     seen = {one.pid: one for one in (AGENT, UPLOADER, *others)}
     return [one.pid for one in left_behind(seen, [WORKER], descended or set(), {10, 1, *spared})]
 
@@ -54,7 +54,7 @@ def test_a_worker_that_still_runs_has_left_nothing_behind() -> None:
 
 
 def test_those_that_wait_to_become_workers_are_spared_with_what_they_start() -> None:
-    assert found(process(50, 10, 50), process(51, 50, 51), descended={(50, 300)}, spared={50}) == []
+    assert found(process(50, 10, 50), process(51, 50, 51), descended={(50, 300)}, spared=(50,)) == []
 
 
 def test_the_dead_are_not_named() -> None:
