@@ -22,9 +22,7 @@ def main() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        elasticjob.report_progress(
-            step
-        )  # shows progress and goodput; lets `elasticjob stacks` ask this worker
+        elasticjob.report_progress(step)  # shows progress; lets `elasticjob stacks` ask this worker
         if dist.get_rank() == 0 and step % 50 == 0:
             print(f"step {step}: loss {loss.item():.6f}, {dist.get_world_size()} ranks", flush=True)
         time.sleep(0.05)

@@ -184,7 +184,7 @@ def before_agreement(number: int, action: Any) -> None:
             action()
         return original(self, look)
 
-    Checkpoints._agreed = agreed  # type: ignore[method-assign]
+    Checkpoints._agreed = agreed  # type: ignore[method-assign,assignment]
 
 
 def before_put(moment: str, step: str, action: Any) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from devcluster.cluster import Cluster
 from elasticjob.contract.names import JOB_LABEL, MEMBER_CONDITION
 from tests.integration.lifecycle_job import PlayedJob
 
@@ -44,7 +45,9 @@ def evict(job: PlayedJob, pod: str) -> int:
         "metadata": {"name": pod, "namespace": job.namespace},
     }
     path = f"/api/v1/namespaces/{job.namespace}/pods/{pod}/eviction"
-    return int(job.cluster.api.request("POST", path, body).status)
+    cluster = job.cluster
+    assert isinstance(cluster, Cluster)
+    return int(cluster.api.request("POST", path, body).status)
 
 
 def test_one_member_at_a_time_is_evicted_and_the_next_when_its_replacement_trains(job: PlayedJob) -> None:

@@ -48,7 +48,9 @@ def unschedulable(job: PlayedJob, name: str) -> str:
 
 def test_the_scheduler_spreads_the_pods_of_a_job(job: PlayedJob) -> None:
     """Over all nodes, and more of them than there are nodes run all the same."""
-    nodes = job.cluster.node_names
+    cluster = job.cluster
+    assert isinstance(cluster, Cluster)
+    nodes = cluster.node_names
     job.apply(replicas=2 * len(nodes), minReplicas=1)
     assert {running(job, f"job-{slot}-0") for slot in range(2 * len(nodes))} == set(nodes)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from elasticjob_operator.plan.model import Exit, Pod
+from elasticjob_operator.plan.model import Exit, Now, Pod
 from elasticjob_operator.plan.status import JobStatus
 
 STATES: dict[str, dict[str, Any]] = {
@@ -38,6 +38,10 @@ class NodeCommands:
     pods: dict[str, Pod]
     trace: list[str]
     node_states: dict[str, str]
+
+    def now(self) -> Now:
+        """``World`` has it."""
+        raise NotImplementedError
 
     def do_nodes(self, *names: str) -> None:
         """These nodes exist, too, and are ready. Nodes that pods are on need not be named."""

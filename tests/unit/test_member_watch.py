@@ -122,7 +122,11 @@ def test_who_has_left_with_notice_is_not_called_lost(
 ) -> None:
     """The pod was deleted, and has drained; its process ends while the others wait for the next round."""
     probes: list[Callable[[Mapping[int, Loss]], None]] = []
-    probe = MagicMock(side_effect=lambda *given: probes.append(given[2]) or MagicMock())
+
+    def probe(*given: Any) -> MagicMock:
+        probes.append(given[2])
+        return MagicMock()
+
     monkeypatch.setattr(member_watch, "Heartbeats", HeldHeartbeats)
     monkeypatch.setattr(member_watch, "PostRoundProbe", probe)
     core = joined(ROUND)

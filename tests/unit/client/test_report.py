@@ -122,9 +122,9 @@ def test_a_job_that_stands_still_is_drawn_standing_still_until_now() -> None:
 def test_a_suspended_job_and_one_that_has_ended() -> None:
     job = stuck()
     assert job.status
-    suspended = msgspec.structs.replace(
-        job.status, conditions=after_a_loss(conditions=conditions("Suspended", "by spec")).status.conditions
-    )
+    other = after_a_loss(conditions=conditions("Suspended", "by spec")).status
+    assert other is not None
+    suspended = msgspec.structs.replace(job.status, conditions=other.conditions)
     found = report(msgspec.structs.replace(job, status=suspended), [], NOW)
     assert [bar.label for bar in found.bars if bar.kind == "no round"] == ["Suspended"]
     ended = msgspec.structs.replace(
