@@ -19,7 +19,7 @@ def process(pid: int, parent: int, session: int, born: int = 300, state: str = "
 
 
 def found(
-    *others: Process, descended: set[tuple[int, int]] | None = None, spared: set[int] = frozenset()
+    *others: Process, descended: set[tuple[int, int]] | None = None, spared: tuple[int, ...] = ()
 ) -> list[int]:
     seen = {one.pid: one for one in (AGENT, UPLOADER, *others)}
     return [one.pid for one in left_behind(seen, [WORKER], descended or set(), {10, 1, *spared})]
