@@ -106,10 +106,12 @@ def cluster(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         status = server.answers[f"{JOBS}/mnist"]["status"]
         status["progress"]["step"] += 5
         before, number = status["roundHistory"][0], status["currentRound"]["number"]
+        killed = [path for verb, path, _ in server.asked if verb == "DELETE" and PODS in path]
         if number == 2:
             status["roundHistory"].insert(0, {**before, "number": 3})
-            before["end"] = {"cause": "PodDeleted", "message": "it was deleted", "time": ago(1)}
-            if [path for verb, path, _ in server.asked if verb == "DELETE" and PODS in path]:
+            lost = f"{killed[0].rpartition('/')[2]} was deleted" if killed else "a pod was deleted"
+            before["end"] = {"cause": "PodDeleted", "message": lost, "time": ago(1)}
+            if killed:
                 status["currentRound"]["number"] = 3
 
     monkeypatch.setattr("time.sleep", pass_on)
