@@ -118,7 +118,7 @@ EVIL = "evil \x1b]0;PWNED\x07\x1b[31m red\x1b[2J\x1b[m\x9bm\u2028 \x1b]0;open"
 @pytest.mark.parametrize(
     ("line", "shown"),
     [
-        (EVIL, "evil  red    ]0;open"),
+        (EVIL, "evil  red   ]0;open"),
         ("  \x1b[1mFile\x1b[0m\t\u00e9 \u4e00", "  File\t\u00e9 \u4e00"),
         ("\r10%\r20%Traceback\r", "20%Traceback"),
         ("\r", ""),

@@ -96,7 +96,7 @@ class Played:
 def test_a_log_is_followed_through_the_pods_of_its_rank_and_each_is_read_once() -> None:
     played = Played()
     found = list(Follower(played.look, played.read, Begun(1, None, None, print), print).lines())
-    assert [(one.text, one.rank) for one in found] == [("from mnist-1-0", None), ("from mnist-1-1", 1)]
+    assert [(one.text, one.rank) for one in found] == [("from mnist-1-0", 1), ("from mnist-1-1", 1)]
     assert played.read_by == ["mnist-1-0", "mnist-1-1"]
 
 

@@ -40,7 +40,7 @@ def ran(server: Server, started: float, text: str) -> None:
 
 def test_a_round_has_no_pieces_of_the_lines_of_another(server: Server, run: Callable[..., Result]) -> None:
     ran(server, 2400, f"{ago(1000)} {ODD}\n{ago(100)} {ODD} too\n")
-    found = run("logs", "mnist", "--round", "1")
+    found = run("logs", "mnist", "--round", "1", "--raw")
     assert found.stdout == f"{ODD}\n"
     only = run("logs", "mnist", "--round", "2", "-o", "json").stdout.removesuffix("\n").split("\n")
     assert [json.loads(line)["text"] for line in only] == [f"{ODD} too"]
