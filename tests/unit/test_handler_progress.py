@@ -254,7 +254,8 @@ def test_the_stacks_are_in_the_log_before_torch_ends_the_workers(
         assert "Fatal Python error: Aborted" in text
         assert "waits_for_ever" in text
         assert process.wait(60) == -6
-        assert f"round 1 hung; the stack of rank 2 (local rank 0, pid {process.pid}):" in caplog.text
+        where = f"(local rank 0, pid {process.pid}) is in {tmp_path / 'log'}"
+        assert f"round 1 hung; the stack of rank 2 {where}" in caplog.text
         assert list(tmp_path.iterdir()) == [tmp_path / "log"], "and no core file"
     again = Joining(handler, agent)
     leases.announced("a", but=record.member_ids[0])

@@ -243,7 +243,10 @@ def test_a_pod_with_another_jobs_label_is_named() -> None:
     decided = passes(replace(world, pods=strangers))
     assert [m.pod_name for m in decided.status.members()] == ["mnist-0-0", "mnist-1-0"]
     assert [entry.pod_name for entry in decided.status.ignored_pods] == ["mnist-2-0"]
-    assert "was not created for this job" in decided.status.ignored_pods[0].message
+    assert (
+        "left behind by a job of this name (kubectl delete --cascade=orphan), or taken from it"
+        in decided.status.ignored_pods[0].message
+    )
 
 
 def test_a_thousand_that_are_ignored_stand_there_as_twenty() -> None:

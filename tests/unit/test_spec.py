@@ -148,7 +148,7 @@ def test_full_spec() -> None:
     ],
 )
 def test_who_does_not_ask_for_another_fencing_waits_for_proof(fencing: object) -> None:
-    asked = isinstance(fencing, dict) and fencing["type"] == "WaitForProof"
+    asked = isinstance(fencing, dict) and fencing.get("type") == "WaitForProof"
     assert read_spec({"failurePolicy": {"fencing": fencing}}) == JobSpec(fencing_needs_proof=asked)
 
 

@@ -96,10 +96,8 @@ def test_the_dumps_come_one_after_the_other_with_all_threads(
     assert len(said) == 2
     for rank in range(2):
         (line,) = [line for line in said if f"pid {workers[rank].pid}" in line]
-        assert (
-            line
-            == f"round 7 hung; the stack of rank {rank + 4} (local rank {rank}, pid {workers[rank].pid}):"
-        )
+        where = f"(local rank {rank}, pid {workers[rank].pid}) is in {tmp_path / 'log'}"
+        assert line == f"round 7 hung; the stack of rank {rank + 4} {where}"
         part = parts[said.index(line) + 1]
         assert f"hangs_{rank}" in part
         assert f"hangs_{1 - rank}" not in part

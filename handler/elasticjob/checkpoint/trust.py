@@ -52,8 +52,8 @@ def check_index(path: str, content: bytes) -> None:
         _Index(io.BytesIO(content)).load()
     except Exception as error:
         raise UntrustedError(
-            f"{path} was not loaded: {error}. Somebody else may have written it: see who can write into the "
-            "directory, and remove this checkpoint."
+            f"{path} was not loaded: {error}. Another user may have written it: remove it, and check the "
+            "permissions of the directory."
         ) from error
 
 
