@@ -17,7 +17,7 @@ from devcluster.wait import wait_for
 from elasticjob.contract import names
 from elasticjob.contract.records import RoundRecord
 from elasticjob.stores import StoreGone
-from tests.unit.handler.joining import Joining, Start, form, two
+from tests.unit.handler.joining import Joining, ListedAgent, Start, form, two
 from tests.unit.memory_api import Leases, broken
 
 
@@ -167,10 +167,11 @@ def test_sigterm_in_the_first_rendezvous_ends_the_process() -> None:
 def test_what_is_left_of_the_workers_is_killed(leases: Leases, start: Start) -> None:
     """torch may take a minute to stop workers that ignore SIGTERM; the others wait for them."""
     handler = start("a", worker_stop=0.5)
-    joining = Joining(handler)
+    joining = Joining(handler, agent := ListedAgent())
     record = form(leases, 1, "a")
     joining.result()
     worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+    agent.start(worker.pid)
     leases.publish(broken(record))
     assert worker.wait(timeout=60) == -signal.SIGKILL
 

@@ -411,6 +411,6 @@ def test_a_stack_dump_knows_warm_workers_and_leaves_those_that_wait_alone(
     assert Path(f"/proc/{waits}/stat").read_text().rpartition(")")[2].split()[0] != "T"
     dump.dump()
     assert worker.wait(SECONDS) == -6
-    assert f"round 3 hung; the stack of rank 5 (local rank 1, pid {worker.pid}):" in said()
+    assert f"round 3 hung; the stack of rank 5 (local rank 1, pid {worker.pid}) is in " in said()
     assert "in hangs" in (scene.folder / "err-1").read_text()
     assert scene.warm.idle_pids() == {waits}
