@@ -110,8 +110,8 @@ def test_nodes_are_lost(job: JobRun) -> None:
         assert ("node.kubernetes.io/unreachable", "NoExecute") in taints(cut, nodes["cut"])
         cut.training(2, members=2)
 
-        # No round waits for pods that can't end: their objects are still there, if Kubernetes has not collected
-        # that of the deleted node by now, which it does after 40 s.
+        # No round waits for pods that can't end: their objects are still there, if Kubernetes has not
+        # collected that of the deleted node by now, which it does after 40 s.
         for one in jobs:
             states = history.states(lost[one.name])
             assert any("deletionTimestamp" in state["metadata"] for state in states), one.name
