@@ -12,6 +12,7 @@ import time
 import pytest
 
 from devcluster.wait import wait_for
+from elasticjob.contract.text import node_words
 from tests.e2e.job import Operator
 from tests.integration.lifecycle_job import DEADLINE, ENDS_SLOWLY, PlayedJob
 
@@ -215,7 +216,7 @@ def test_pods_that_a_former_job_left_behind_are_named_with_their_nodes(job: Play
     job.apply(ENDS_SLOWLY)
     node = job.pods()["job-0-0"]["spec"]["nodeName"]
     text = job.says("it was left behind by a job of this name")
-    assert f"still runs on node {node}" in text
+    assert f"still runs on {node_words(node)}" in text
     assert f"kubectl -n {job.namespace} delete pod job-0-0" in text
     job.kubectl("delete", "pod", "job-0-0", "job-1-0", "--wait=false")
     job.wait_for(lambda: "was left behind" not in job.condition("Training")["message"], "they are gone")

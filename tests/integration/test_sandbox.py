@@ -16,7 +16,7 @@ import pytest
 from tests import docs_commands
 from tests.docs_commands import ROOT
 
-pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
+pytestmark = [pytest.mark.cluster, pytest.mark.devcluster, pytest.mark.slow]
 
 FOLDER = ROOT / "build" / "sandbox"
 START_SECONDS, END_SECONDS = 500.0, 90.0

@@ -144,7 +144,7 @@ async def test_a_pod_that_no_kubelet_ends_goes_with_force_only(scene: Scene) -> 
         await scene.poke()
         await scene.pods_are()
         stuck = await there()
-        assert {p["metadata"]["deletionGracePeriodSeconds"] for p in stuck} == {65}, "Terminating, for ever"
+        assert {p["metadata"]["deletionGracePeriodSeconds"] for p in stuck} == {125}, "Terminating, for ever"
         assert len(stuck) == 2
         force = True
         await scene.poke()
