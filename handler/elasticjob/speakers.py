@@ -10,6 +10,7 @@ lives speaks, and when it has ended, the next.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -99,11 +100,13 @@ class Speakers:
             self._read_names()
             return {one.worker for one in self._known.values() if one.worker is not None}
 
-    def forget(self, path: str) -> None:
-        """Remove the file of a process that has ended and speaks no more."""
+    def forget(self, paths: Sequence[str]) -> None:
+        """Remove the files of processes that have ended and speak no more. Never raises."""
         with self._lock:
-            self._known.pop(os.path.basename(path), None)
-            os.unlink(path)
+            for path in paths:
+                self._known.pop(os.path.basename(path), None)
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
 
     def _path(self, one: Speaker) -> str:
         return os.path.join(self.folder, one.name)

@@ -7,7 +7,6 @@ has left behind is removed by the next one on the same file system.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import logging
 import os
@@ -107,9 +106,7 @@ class StepReader:
         except OSError:  # the folder is gone, or there are no descriptors left
             return self._steps
         self._steps = merge(self._steps, _read_files(look.speaking), _read_files([*look.silent, *look.ended]))
-        for path in look.ended:
-            with contextlib.suppress(OSError):
-                self._speakers.forget(path)
+        self._speakers.forget(look.ended)
         return self._steps
 
 

@@ -114,9 +114,7 @@ class StopBoard:
             look = self._speakers.look()
         except OSError:  # the folder is gone, or there are no descriptors left
             return [(None, 0)] * self._workers
-        for path in look.ended:
-            with contextlib.suppress(OSError):
-                self._speakers.forget(path)
+        self._speakers.forget(look.ended)
         speaking = list(zip(look.ranks, look.speaking, strict=True))[: self._workers]
         found = [(rank, _read(path)) for rank, path in speaking]
         return found + [(None, 0)] * (self._workers - len(found))
