@@ -23,6 +23,7 @@ class PodHistory:
         self._version = answer.json()["metadata"]["resourceVersion"]
         self._states: dict[str, list[dict[str, Any]]] = {}
         self._gone: set[str] = set()
+        self._events: list[tuple[str, str]] = []
 
     def states(self, pod: str) -> list[dict[str, Any]]:
         """All states of a pod, oldest first."""
@@ -33,6 +34,14 @@ class PodHistory:
         """Whether its object is gone."""
         self._read()
         return pod in self._gone
+
+    def came_before_the_end_of(self, old: str, new: str) -> bool:
+        """Whether the pod `new` was created while the object of the pod `old` was still there."""
+        self._read()
+        created, deleted = ("ADDED", new), ("DELETED", old)
+        if created not in self._events:
+            return False
+        return deleted not in self._events or self._events.index(created) < self._events.index(deleted)
 
     def disruption(self, pod: str) -> dict[str, Any]:
         """The last condition DisruptionTarget that the pod had, {} if it had none."""
@@ -54,6 +63,7 @@ class PodHistory:
             assert event["type"] in ("ADDED", "MODIFIED", "DELETED"), event
             self._version = pod["metadata"]["resourceVersion"]
             name = pod["metadata"]["name"]
+            self._events.append((event["type"], name))
             self._states.setdefault(name, []).append(pod)
             if event["type"] == "DELETED":
                 self._gone.add(name)

@@ -110,11 +110,12 @@ def test_nodes_are_lost(job: JobRun) -> None:
         assert ("node.kubernetes.io/unreachable", "NoExecute") in taints(cut, nodes["cut"])
         cut.training(2, members=2)
 
-        # No round waits for pods that can't end: their objects are still there, if Kubernetes has not
-        # collected that of the deleted node by now, which it does after 40 s.
+        # No round waits for pods that can't end. That of the deleted node may be gone by now: Kubernetes
+        # collects it after 40 s.
         for one in jobs:
             states = history.states(lost[one.name])
             assert any("deletionTimestamp" in state["metadata"] for state in states), one.name
+            assert history.came_before_the_end_of(lost[one.name], replacement(lost[one.name])), one.name
             assert one is deleted or not history.gone(lost[one.name]), one.name
             lost_with_its_node(one)
 
@@ -192,6 +193,12 @@ def test_the_pod_of_a_deleted_node_is_collected(job: JobRun) -> None:
     job.wait_for(lambda: not runs(job, pod), "the node is back and has ended what nobody knows any more")
     undisturbed(job)
     job.complete()
+
+
+def replacement(pod: str) -> str:
+    """The name of the pod that follows the first one of a slot."""
+    assert pod.endswith("-0"), pod
+    return f"{pod.removesuffix('-0')}-1"
 
 
 def lost_with_its_node(job: JobRun) -> None:
