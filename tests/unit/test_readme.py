@@ -38,11 +38,12 @@ def test_its_first_minute_says_the_state_and_the_two_commands() -> None:
 
 
 def test_it_fits_into_a_few_screens() -> None:
-    assert len([line for line in README.splitlines() if line.strip()]) <= 120
+    shown = [line for line in README.splitlines() if line.strip() and not line.startswith("<!--")]
+    assert len(shown) <= 100
 
 
 def test_a_row_of_figures_says_what_it_means() -> None:
     table = README[README.index("| c10d |") :].partition("\n\n")[0]
     rows = [line.strip("|").split("|") for line in table.splitlines()[2:] if not line.startswith("| **")]
-    assert len(rows) > 6
+    assert len(rows) >= 5
     assert [row[0] for row in rows if len(row) != 4 or not row[3].strip()] == []
