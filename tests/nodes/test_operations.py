@@ -75,7 +75,7 @@ def test_the_handler_s_image_cannot_be_pulled(
 ) -> None:
     """The job says so in the kubelet's words. Pods that wait keep the image that they were made with, so they
     are deleted when the operator names one that can be pulled."""
-    values = ["--reuse-values", "--namespace", "elasticjob-system", "--wait"]
+    values = ["--reset-then-reuse-values", "--namespace", "elasticjob-system", "--wait"]
     installed.helm.run(
         "upgrade", "elasticjob", str(installed.helm.chart), *values, "--set", "handler.image.tag=none"
     )
