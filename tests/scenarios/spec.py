@@ -59,9 +59,12 @@ class SpecCommands:
         )
         self.version += 1
 
-    def do_delete_job(self, finalizer: str) -> None:
-        """Somebody deletes the job, and this finalizer keeps it."""
+    def do_delete_job(self, finalizer: str, pods: str = "") -> None:
+        """Somebody deletes the job, and this finalizer keeps it. ``pods=orphaned``: the garbage collector has
+        taken its pods from it, as ``--cascade=orphan`` asks."""
         self.job = replace(self.job, generation=self.job.generation + 1, finalizers=(finalizer,))
+        if pods == "orphaned":
+            self.pods = {name: replace(pod, of_this_job=False) for name, pod in self.pods.items()}
         self.version += 1
 
     def do_suspend(self) -> None:

@@ -81,13 +81,9 @@ def record_early_pod_ends(p: Pass) -> None:
     over = p.round.phase == "Broken"
     healthy = over and was_healthy(p)
     recovered = {m.slot for m in p.status.members()} if healthy else set()
-    end = p.round.end.time if healthy and p.round.end is not None else None
-    known = {
-        s.slot: s
-        for s in p.status.slot_backoffs
-        if p.now.wall - s.time < FORGET_AFTER
-        and not (s.slot in recovered and end is not None and s.time <= end)
-    }
+    has_just_ended = p.before.current_round.phase == "Active"
+    listed = (s for s in p.status.slot_backoffs if not (has_just_ended and s.slot in recovered))
+    known = {s.slot: current for s in listed if (current := _still_counts(p, s)) is not None}
     members = p.status.member_uids
     for pod in p.observed.pods:
         if not pod.of_this_job or pod.slot is None or p.is_replaced(pod):
@@ -309,6 +305,14 @@ def _add(
     number += joined and before is not None
     attempts = (before.unjoined if before is not None else 0) + unjoined
     known[slot] = SlotBackoff(slot, pod, 0 if disrupted else count + 1, p.now.wall, number, attempts)
+
+
+def _still_counts(p: Pass, ends: SlotBackoff) -> SlotBackoff | None:
+    """What still counts of a slot's early ends. When the last is long ago, that is only how many there were
+    before anyone joined: a limit holds however long each attempt takes."""
+    if p.now.wall - ends.time < FORGET_AFTER:
+        return ends
+    return replace(ends, count=0, joined=0) if ends.unjoined else None
 
 
 def _store(p: Pass, known: dict[int, SlotBackoff]) -> None:

@@ -21,12 +21,24 @@ _DELETED = "the job is being deleted"
 
 
 def wanted(p: Pass) -> bool:
-    """Whether the job is being deleted and still there."""
+    """Whether the job is being deleted, and somebody's finalizer keeps it."""
     return bool(p.job.finalizers)
 
 
+def orphaned(p: Pass) -> bool:
+    """Whether its pods were taken from the job (``kubectl delete --cascade=orphan``): they train on, as was
+    asked for."""
+    if p.job.spec.template is None:
+        return False
+    there = [pod for pod in p.observed.pods if pod.uid in p.status.member_uids]
+    return bool(there) and not any(pod.of_this_job for pod in there)
+
+
 def end(p: Pass) -> None:
-    """Close the round, once, and delete the pods; others' pods learn that the round is over."""
+    """Close the round, once, and delete the pods; others' pods learn that the round is over. Where the pods
+    were orphaned, nothing is done: a closed round would end their training."""
+    if orphaned(p):
+        return
     if p.round.phase != Phase.CLOSED.value:
         p.set_round(phase=Phase.CLOSED.value, drain=None, resumed=False)
         if p.round.end is None:
@@ -46,6 +58,11 @@ def end(p: Pass) -> None:
 def sentence(p: Pass) -> str:
     """What the object still waits for."""
     kept = " and ".join(p.job.finalizers)
+    if orphaned(p):
+        return (
+            f"{_DELETED}, and its pods were left to run on (kubectl delete --cascade=orphan); "
+            f"what still keeps it is the finalizer {kept}"
+        )
     text = f"{_DELETED}, its training has ended; what still keeps it is the finalizer {kept}"
     pods = len(running(p))
     if pods:

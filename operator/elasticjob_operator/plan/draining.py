@@ -101,8 +101,20 @@ def follow(p: Pass) -> None:
     """A round that drains: end it when its workers have stopped, or time is up. Where the job ends with it
     (``lifecycle``), that comes later in the pass."""
     drain = p.round.drain
-    if drain is not None and drain.cause in CAUSES:
+    if all_have_succeeded(p):
+        p.growth = describe(p)
+    elif drain is not None and drain.cause in CAUSES:
         change_or_drain(p, Evidence(drain.cause, drain.message))
+
+
+def all_have_succeeded(p: Pass) -> bool:
+    """Whether no member is left that could stop, or that the change would move: what their commands still do
+    after training is theirs."""
+    members = p.status.members()
+    return bool(members) and all(
+        m.succeeded or ((pod := p.pods_by_uid.get(m.pod_uid)) is not None and pod.exited_well)
+        for m in members
+    )
 
 
 def has_stopped(p: Pass) -> bool:

@@ -112,6 +112,9 @@ def _leave(p: Pass, going: Going) -> None:
             f"{text}; waiting up to {READY_SECONDS:.0f} s for its next pod to join before the round drains"
         )
         return
+    if drain is not None and draining.all_have_succeeded(p):
+        p.growth = draining.describe(p)
+        return
     if draining.holds(p, change):
         return
     if drain is None and not ready and any(one.notice for _, one in going):
