@@ -344,6 +344,29 @@ def test_what_is_no_jobs_never_meets_the_leader_only_policy(helm: Helm) -> None:
             }
 
 
+def test_whatever_the_operator_may_write_only_the_leader_may(helm: Helm) -> None:
+    """A rule for pods does not hold for pods/status: a new write needs its word in the policy, too."""
+    writes = {"create", "update", "patch", "delete"}
+    (role,) = [one for one in _of(helm, {}, "ClusterRole") if one["metadata"]["name"] == "elasticjob"]
+    written = {
+        f"{group}/{resource}"
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        if writes & set(rule["verbs"])
+    }
+    policies = _of(helm, {}, "ValidatingAdmissionPolicy")
+    (policy,) = [one for one in policies if one["metadata"]["name"] == "elasticjob-leader-only"]
+    judged = {
+        f"{group}/{resource}"
+        for rule in policy["spec"]["matchConstraints"]["resourceRules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    assert "/pods/status" in written
+    assert written <= judged
+
+
 def test_flow_schema_is_the_one_that_is_measured(helm: Helm) -> None:
     measured = objects((generate.ROOT / "benchmarks" / "flow-schema.yaml").read_text())
     values = {"flowSchema": {"enabled": True}}

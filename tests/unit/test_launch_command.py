@@ -159,3 +159,36 @@ def test_a_setting_of_the_environment_is_replaced_wherever_it_comes_from(
     args = parser().parse_args(["train.py"])
     assert not args.standalone
     assert (args.rdzv_backend, args.rdzv_endpoint, args.nnodes) == (BACKEND, "team/job", "1:1")
+
+
+MOST = 128 * 1024
+"""Bytes of a template that the operator reads."""
+TORCHRUNS = "torchrun;" * 7_000
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(["sh", "-" + "c" * MOST + "!"], id="an option of the shell"),
+        pytest.param(
+            ["sh", "-c", "".join(f"export PET_{i}=;" for i in range(4000)) + TORCHRUNS], id="exports"
+        ),
+        pytest.param(["sh", "-c", "export PET_ROLE=a PET_TEE=3;" + TORCHRUNS], id="torchruns"),
+        pytest.param(["sh", "-c", "1" * MOST + " torchrun x"], id="digits"),
+        pytest.param(["sh", "-c", "$(" * (MOST // 2)], id="substitutions"),
+        pytest.param(["sh", "-c", "'" + "a" * MOST], id="a quote without an end"),
+        pytest.param(["env", *["A=1"] * (MOST // 5), "torchrun"], id="words"),
+    ],
+)
+@pytest.mark.timeout(60)
+def test_no_command_keeps_the_operator_busy(command: list[str]) -> None:
+    """Each takes a tenth of a second: it was minutes, or 400 MB, for the first three."""
+    judged = judge(command, [], OURS)
+    assert judged.kind in ("unknown", "joins")
+    assert len(judged.settings) < 100_000
+
+
+def test_a_torchrun_after_what_is_looked_at_may_take_part() -> None:
+    script = "torchrun --standalone a.py\n" + "# a comment\n" * 2_000 + "torchrun train.py"
+    assert judge(["sh", "-c", script], [], OURS).kind == "unknown"
+    assert judge(["torchrun", "train.py", *["--x"] * 2_000], [], OURS).kind == "joins"

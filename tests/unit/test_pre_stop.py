@@ -154,6 +154,16 @@ def test_since_when_a_pod_is_being_deleted_follows_from_the_end_of_its_grace_per
     assert read_pod(pod).pod.deletion_time == datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
+@pytest.mark.parametrize("grace", [10**11, 10**18, 10**400])
+def test_a_pod_with_an_endless_grace_period_is_read(grace: int) -> None:
+    """The API server takes any; a pod that cannot be read would count as gone after a restart."""
+    pod = pod_of(a_job(simple(**TORCHRUN), drain=30), 0, 0, IMAGE)
+    pod["metadata"] |= {"deletionTimestamp": "2026-01-01T00:02:05Z", "deletionGracePeriodSeconds": grace}
+    seen = read_pod(pod).pod
+    assert seen.deleting
+    assert seen.deletion_time is None
+
+
 def test_a_hook_of_the_templates_own_stays() -> None:
     own = {"preStop": {"exec": {"command": ["sync"]}}}
     pod = pod_of(a_job(simple(lifecycle=own), drain=30), 0, 0, IMAGE)

@@ -233,6 +233,17 @@ def test_what_keeps_a_job_that_is_being_deleted(finalizers: list[str], kept_by: 
     assert read_job(raw(meta=deleted), before).job.finalizers == kept_by
 
 
+def test_of_many_finalizers_a_few_are_kept() -> None:
+    many = [f"example.com/{number}" for number in range(50_000)]
+    deleted = {
+        "finalizers": ["example.com/" + "a" * 1000, *many],
+        "deletionTimestamp": "2026-01-01T00:00:00Z",
+    }
+    kept = read_job(raw(meta=deleted)).job.finalizers
+    assert kept[1:] == (*many[:7], "49993 more")
+    assert len(kept[0]) == 253
+
+
 def test_foreign_status_is_an_error_with_a_sentence() -> None:
     with pytest.raises(MalformedJob, match="a/j: the status cannot be read"):
         read_job(raw(status={"roundHistory": [{"number": 1}]}))

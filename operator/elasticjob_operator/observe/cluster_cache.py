@@ -398,7 +398,12 @@ async def _read_list_of(
 
     def take(raw: Json) -> None:
         nonlocal newest
-        store.answered(read(raw, store.get(job.namespace, str(raw["metadata"]["name"]))))
+        name = str(raw["metadata"]["name"])
+        known = store.get(job.namespace, name)
+        try:
+            store.answered(read(raw, known))
+        except Exception:  # one object that cannot be read must not end the pass
+            log.exception("%s: %s/%s cannot be read and is ignored", path, job.namespace, name)
         newest = max(newest, objects.version_of(raw["metadata"]))
 
     present, version = await read_list(api, path, take, {"labelSelector": f"{JOB_LABEL}={job.name}"})

@@ -292,7 +292,10 @@ def _replace_seconds(meta: Mapping[str, Any], spec: Mapping[str, Any]) -> int:
 def _deletion_time(meta: Mapping[str, Any]) -> datetime | None:
     """When it was deleted: its deletionTimestamp is when its grace period ends."""
     until, grace = _time(meta.get("deletionTimestamp")), meta.get("deletionGracePeriodSeconds")
-    return until - timedelta(seconds=grace) if until is not None and isinstance(grace, int) else until
+    try:
+        return until - timedelta(seconds=grace) if until is not None and isinstance(grace, int) else until
+    except OverflowError:  # the API server takes any grace period
+        return None
 
 
 def read_lease(raw: Mapping[str, Any], old: SeenLease | None = None) -> SeenLease:

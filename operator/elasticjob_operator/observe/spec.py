@@ -32,6 +32,8 @@ from elasticjob_operator.plan.status_json import VERSION, StatusTooNewError
 
 MANAGER = "elasticjob.dev/operator"
 ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"
+_MOST_FINALIZERS, _LONGEST_FINALIZER = 8, 253
+"""What is kept of them: the API server bounds neither their number nor their length."""
 """The garbage collector's own finalizers: on an object whose dependents are to outlive it, and on one that
 waits until they are gone."""
 
@@ -148,7 +150,12 @@ def _finalizers(meta: Mapping[str, Any]) -> tuple[str, ...]:
     """Those that keep a job which is being deleted, but for the garbage collector's, which deletes its pods
     or takes them from it (``kubectl delete --cascade=orphan``): until then nothing is done to these."""
     found = tuple(map(str, meta.get("finalizers") or ())) if meta.get("deletionTimestamp") else ()
-    return () if ORPHAN in found else tuple(one for one in found if one != FOREGROUND)
+    if ORPHAN in found:
+        return ()
+    others = [one for one in found if one != FOREGROUND]
+    kept = [one[:_LONGEST_FINALIZER] for one in others[:_MOST_FINALIZERS]]
+    more = len(others) - len(kept)
+    return (*kept, f"{more} more") if more else tuple(kept)
 
 
 def read_spec(spec: Mapping[str, Any], defaults: JobDefaults = _NO_DEFAULTS) -> JobSpec:

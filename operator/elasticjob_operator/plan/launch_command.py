@@ -25,6 +25,10 @@ KEPT_APART = ("--standalone", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "
 """Flags of torchrun with which a pod takes no part in the job's rounds, unless they say what the operator
 says. ``--rdzv-conf`` is allowed."""
 
+MOST_WORDS, LONGEST_WORD = 1_000, 16_000
+"""Words of a command, and letters of a word, such as a script, that are looked at: a tenant's command must
+not keep the operator busy."""
+
 Kind = Literal["joins", "alone", "overridden", "python", "ranks", "isolated", "path", "unknown", "image"]
 
 _FLAGS = frozenset({"standalone", "module", "no-python", "run-path", "virtual-local-rank", "use-env", "help"})
@@ -50,7 +54,9 @@ _ISOLATED = ("-I", "-E")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _REFERENCE = re.compile(r"\$(?:\{(\w+)\}|\((\w+)\)|(\w+))")
 _SUBSTITUTION = re.compile(r"\$\([^()]*\)|`[^`]*`")
-_REDIRECTION = re.compile(r"\d*>&\d*|&>>?")
+_REDIRECTION = re.compile(r"(?<!\d)\d*>&\d*|&>>?")
+_SCRIPT_OPTION = re.compile(r"-[abd-z]*c[a-z]*")
+"""A shell's ``-c``, also among others. Before the c there is no other: nothing to try twice."""
 _SEPARATORS = ";&|()\n"
 _KEEPS_PATH = re.compile(r"\$\{?PYTHONPATH")
 
@@ -119,9 +125,18 @@ def judge(
     """Judge the ``command`` and ``args`` of a container with this ``environment``. ``injected``: the handler
     comes by PYTHONPATH; otherwise it is in the image.
 
-    A command with several torchruns is right if one of them takes part: others may run beside training.
+    A command with several torchruns is right if one of them takes part: others may run beside training. What
+    is not looked at (MOST_WORDS, LONGEST_WORD) might be what takes part.
     """
-    words = [*command, *args]
+    whole = [*command, *args]
+    words = [word[:LONGEST_WORD] for word in whole[:MOST_WORDS]]
+    judged = _judge_words(command, words, environ, injected)
+    return judged if words == whole or judged.kind == "joins" else Judgement("unknown", runs=judged.runs)
+
+
+def _judge_words(
+    command: Sequence[str], words: Sequence[str], environ: Mapping[str, str], injected: bool
+) -> Judgement:
     launches = list(_launches(words, environ))
     if not launches and not command and words and words[0].startswith("-"):
         launches = [_Launch(_options(words, environ))]  # the image's own command may be torchrun
@@ -181,7 +196,7 @@ def _launches(words: Sequence[str], environ: Mapping[str, str]) -> Iterator[_Lau
         here = {
             name: Setting(_option_of(name), _resolved(value, environ), written)
             for name, value, written in assigned
-            if name.startswith("PET_")
+            if _is_setting(name)
         }
         if launch := _launch(others, environ, {**exported, **here}, replaced or replaces):
             yield launch
@@ -202,7 +217,7 @@ def _launch(
         given = dict(variables)
         for one in before:
             found = _ASSIGNMENT.fullmatch(one)  # env PET_NNODES=1 torchrun
-            if found and found[1].startswith("PET_"):
+            if found and _is_setting(found[1]):
                 given[found[1]] = Setting(_option_of(found[1]), _resolved(found[2], environ), one)
             elif found and found[1] == "PYTHONPATH" and not _KEEPS_PATH.search(found[2]):
                 path_replaced = True
@@ -268,6 +283,10 @@ def _resolved(value: str, environ: Mapping[str, str]) -> str:
     return _REFERENCE.sub(known, value)
 
 
+def _is_setting(variable: str) -> bool:
+    return variable.startswith("PET_") and _option_of(variable) in _FLAGS | _WITH_VALUE
+
+
 def _option_of(variable: str) -> str:
     return variable.removeprefix("PET_").lower().replace("_", "-")
 
@@ -280,7 +299,7 @@ def _shell(words: Sequence[str]) -> tuple[str | None, Sequence[str]]:
         if PurePosixPath(word).name not in _SHELLS:
             continue
         for here in range(at + 1, len(words)):
-            if re.fullmatch(r"-[a-z]*c[a-z]*", words[here]) and here + 1 < len(words):
+            if _SCRIPT_OPTION.fullmatch(words[here]) and here + 1 < len(words):
                 return words[here + 1], words[here + 2 :]
             named = re.fullmatch(r"[-+][a-zA-Z]*[oO]", words[here - 1])
             if not words[here].startswith(("-", "+")) and not named:
