@@ -4,7 +4,7 @@ It shares an event loop and the process's open files with what leads. So whateve
 
 * A connection has one request, and ends after ``SECONDS`` whatever the client does.
 * There are at most ``MOST`` connections. For one more, the oldest of the address that has the most ends: the
-  kubelet, which has one at a time and an address of its own, is always answered.
+  kubelet, which has one at a time, is answered unless a pod with the host's address asks, too.
 * An address gets ``PER_SECOND`` connections a second. Others are closed before a byte is read.
 * No body is read, and nothing is unpacked.
 

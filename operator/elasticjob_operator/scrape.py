@@ -3,7 +3,7 @@
 In the event loop only references are taken: of the jobs, which are frozen data, and of a few numbers. What
 they say, and the text, is made in a thread of its own: of 1,000 jobs that takes some tenths of a second, for
 which no pass must wait. Every pod may ask. So there is one text for all who ask at the same time, it is kept
-for a second, and beyond a few who have not taken it yet the answer is 503.
+for a while, and beyond a few who have not taken it yet the answer is 503.
 
 An operator that stands by has metrics of its process, and none of the jobs: each is there once.
 """

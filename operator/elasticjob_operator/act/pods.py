@@ -1,4 +1,5 @@
-"""Creates and deletes pods, and deletes the Leases of pods that are gone.
+"""Writes what the planner wants of pods: creates, labels and deletes them, says whether they are members, and
+deletes the Leases of pods that are gone.
 
 Every answer goes into the informer's store at once, so that the next pass does not repeat what this one
 did.

@@ -1,4 +1,4 @@
-"""Fencing: two rounds of a job do not train at once.
+"""Fencing: of two rounds of a job only the later one makes progress that counts.
 
 A round is published once at least one member of the round before is known to have left it: training needs
 all of them. If a whole round is lost with its nodes, or cut off, nothing shows that, and the job waits until

@@ -160,7 +160,7 @@ def is_recorded(p: Pass, action: Action) -> bool:
         pod = p.pods_by_name.get(action.name)
         unwanted = pod is not None and (p.is_replaced(pod) or pod.uid in p.status.lost_pod_uids)
         return unwanted or p.status.finished or p.status.is_true("Suspended")
-    return True
+    return not isinstance(action, SetMemberGate)  # who is a member, the status says
 
 
 def charge_early_ends(p: Pass) -> None:

@@ -48,7 +48,8 @@ def rescale(p: Pass) -> None:
 
     New pods are brought up and joined as standbys before the running round is touched, and added
     together. Bounds that change under a running round break nothing by themselves (I3), and no change begins
-    in one of which a member has succeeded (I10). One that drains already ends: its workers have stopped.
+    in one of which a member has succeeded (I10). One that drains ends when its workers
+    have stopped, or at its deadline.
     """
     wanted, have = p.job.spec.replicas, p.round.members
     if p.round.drain is not None:
