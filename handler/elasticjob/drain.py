@@ -88,6 +88,15 @@ class Drain:
             self._started = True
             self._thread.start()
 
+    def replacing(self, on: bool) -> None:
+        """Before the drain: whether the round goes on until the next pods of members that leave have joined.
+
+        Stays as it is once the drain has begun: the pod's preStop hook must not look between this word and
+        the next."""
+        with self._start_lock:
+            if not self._started:
+                self._board.replacing(on)
+
     def close(self) -> None:
         """The round is over for this agent."""
         with self._start_lock:

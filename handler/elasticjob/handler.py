@@ -119,7 +119,7 @@ class K8sRendezvousHandler(RendezvousHandler):
         self._source: RoundSource = (
             open_source(self._observed)
             if open_source is not None
-            else LeaseRoundSource(open_api(), self._api, settings.job, self._observed)
+            else LeaseRoundSource(open_api(), self._api, settings.job, self._observed, self._unpublished)
         )
         self._lease = LeaseWriter(self._api, settings.pod, settings.pod_uid, labels)
         self._servers = OwnServers()
@@ -534,18 +534,28 @@ class K8sRendezvousHandler(RendezvousHandler):
                 return
             active, over = self._round, bool(self._core.end_reason())
             out_of_memory = record.cause == OUT_OF_MEMORY
-            drains = self._core.drain_asked()
+            drains, replaces = self._core.drain_asked(), self._core.replaces()
             self._changed.notify_all()
         if out_of_memory and self._warm is not None:
             self._warm.out_of_memory("a container of this job")
         if active is not None and drains:
             with _told("the round does not drain here"):
                 active.drain.start()
+        if active is not None and not over:
+            active.drain.replacing(replaces)
         if active is not None and over:
             active.workers.round_ended()
             with _told("the stacks of the workers may be missing"):
                 self._terminator.freeze()
             self._terminator.kill_in_time()
+
+    def _unpublished(self) -> None:
+        """From the watcher's thread: the record was deleted, most likely with its job."""
+        with self._changed:
+            self._core.unpublish()
+            active = self._round
+        if active is not None:
+            active.drain.replacing(False)
 
     def _detach_round(self) -> None:
         """The agent is in no round: a guard that fires later kills nothing from now on."""

@@ -1,8 +1,9 @@
-"""What the pod's preStop hook reads: whether the workers of this pod take part in drains, and do so now.
+"""What the pod's preStop hook reads: whether the workers of this pod take part in drains, and what for.
 
 The hook (the operator's ``act/pre_stop.py``) is a few lines of shell that find files by the pod's UID, for
-several pods may share a folder. While ``ready`` is there, the hook gives the operator some seconds to begin a
-drain; while ``draining`` is there, it waits. Without either it ends, and the container is told to end.
+several pods may share a folder. While ``ready`` is there, the hook gives the operator some seconds to say
+something; while ``replacing`` or ``draining`` is there, it waits. Without any of them it ends, and the
+container is told to end.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import contextlib
 import logging
 import os
 import threading
+from collections.abc import Sequence
 
-from elasticjob.contract.names import HOOK_DRAINING, HOOK_FOLDERS, HOOK_PREFIX, HOOK_READY
+from elasticjob.contract.names import HOOK_FOLDERS, HOOK_PREFIX, HOOK_WORDS
 
 logger = logging.getLogger(__name__)
 
@@ -24,10 +26,10 @@ class PodHook:
         self._paths = [f"{folder}/{HOOK_PREFIX}{uid}." for folder in folders] if uid else []
         self._lock = threading.Lock()
         self._closed = False
-        self._remove()  # those of a killed torchrun in the same container
+        self._remove(HOOK_WORDS)  # those of a killed torchrun in the same container
 
     def say(self, what: str) -> None:
-        """``HOOK_READY`` or ``HOOK_DRAINING``, until it is closed."""
+        """One of ``HOOK_WORDS``, until it is taken back or closed."""
         with self._lock:
             if self._closed:
                 return
@@ -39,14 +41,20 @@ class PodHook:
                 else:
                     return
 
+    def take_back(self, what: str) -> None:
+        """It is so no more. Once closed, the words are those of a later round."""
+        with self._lock:
+            if not self._closed:
+                self._remove((what,))
+
     def close(self) -> None:
         """The round is over for this agent: the hook ends."""
         with self._lock:
             self._closed = True
-            self._remove()
+            self._remove(HOOK_WORDS)
 
-    def _remove(self) -> None:
+    def _remove(self, words: Sequence[str]) -> None:
         for path in self._paths:
-            for what in (HOOK_READY, HOOK_DRAINING):
+            for what in words:
                 with contextlib.suppress(OSError):
                     os.unlink(path + what)

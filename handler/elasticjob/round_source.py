@@ -31,7 +31,7 @@ QUIET_SECONDS, QUIET_RENEWALS = 20.0, 4
 
 class RoundSource(Protocol):
     """Brings the record of the round. It calls a function that it was made with, from a thread of its own,
-    for every readable record.
+    for every readable record, and may tell of a record's deletion.
 
     ``last_error`` is the last error in words, "" while all is well; ``auth_errors`` tells for how long
     requests have been answered 401 or 403.
@@ -61,16 +61,23 @@ class RoundSource(Protocol):
 
 
 class LeaseRoundSource:
-    """Watches the job's round Lease. ``reader`` reads while the watch of ``api`` goes on."""
+    """Watches the job's round Lease. ``reader`` reads while the watch of ``api`` goes on. ``changed`` is
+    called with each record, ``deleted`` if the watch tells that the Lease was deleted."""
 
     def __init__(
-        self, api: LeaseApi, reader: LeaseApi, job: str, changed: Callable[[RoundRecord], None]
+        self,
+        api: LeaseApi,
+        reader: LeaseApi,
+        job: str,
+        changed: Callable[[RoundRecord], None],
+        deleted: Callable[[], None] = lambda: None,
     ) -> None:
         self._api = api
         self._reader = reader
         self._job = job
         self._lease = names.round_lease(job)
         self._changed = changed
+        self._deleted = deleted
         self._stop = threading.Event()
         self._healthy_since: float | None = None
         self._last_event_at = self._reopened_at = float("-inf")
@@ -84,10 +91,10 @@ class LeaseRoundSource:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, and drop the callback, whose owner refers to this object: both can go together."""
+        """End the thread, and drop the callbacks, whose owner refers to this object: both can go together."""
         self._stop.set()
         self._api.stop()
-        self._changed = _nobody
+        self._changed, self._deleted = _nobody, _nothing
         if self._thread.ident is not None:
             self._thread.join(timeout=2)
 
@@ -142,7 +149,9 @@ class LeaseRoundSource:
                         self._healthy_since = self._last_event_at
                     self.auth_errors.record(None)
                     self.last_error = ""
-                    if lease is not None:
+                    if lease is not None and lease.deleted:
+                        self._deleted()
+                    elif lease is not None:
                         self._read(lease.annotations.get(names.ROUND_ANNOTATION, ""))
                         pause = MIN_PAUSE_SECONDS
                     if self._stop.is_set():
@@ -182,3 +191,7 @@ class LeaseRoundSource:
 
 def _nobody(record: RoundRecord) -> None:
     """The callback after ``stop``: does nothing."""
+
+
+def _nothing() -> None:
+    """The same of a deletion."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from elasticjob.contract.names import HOOK_DRAINING, HOOK_READY
+from elasticjob.contract.names import HOOK_DRAINING, HOOK_READY, HOOK_REPLACING
 from elasticjob.pod_hook import PodHook
 from elasticjob.speakers import Speakers
 from elasticjob.stopping import ASKED_FILE, HELD, HOLD, STOP_SUFFIX, STOPPED, WORD_BYTES, map_word
@@ -67,6 +67,13 @@ class StopBoard:
             elif any(words):
                 self._say_few(sum(map(bool, words)))
         return self._take_part
+
+    def replacing(self, on: bool) -> None:
+        """Whether the round goes on until the next pods of members that leave have joined."""
+        if on:
+            self._hook.say(HOOK_REPLACING)
+        else:
+            self._hook.take_back(HOOK_REPLACING)
 
     def ask(self, number: int) -> None:
         """``NOTHING_ASKED``, ``HOLD``, or a step plus 1."""

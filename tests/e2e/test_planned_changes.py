@@ -9,10 +9,14 @@ from typing import Any
 
 import pytest
 
+from devcluster.wait import wait_for
 from elasticjob.contract.text import node_words
 from tests.e2e.job import DIGITS, SCRIPTS, TORCHRUN, JobRun
 from tests.e2e.test_preemption import apart, evict
 from tests.integration.test_node_notices import tainted
+
+GONE_SECONDS = 50.0
+"""Well over the 10 s of a hook and the time to end, well below the 70 s of one that waits for a next pod."""
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster, pytest.mark.timeout(1800)]
 
@@ -139,6 +143,15 @@ def test_no_step_is_lost_when_members_are_deleted_and_evicted(job: JobRun) -> No
         ("Evicted", "Stopped"),
     ]
     assert steps_once(log) == {1, 2, 3}
+
+
+@pytest.mark.slow
+def test_pods_of_a_deleted_job_wait_for_no_next_pod(job: JobRun) -> None:
+    """Their hooks give the operator ten seconds, and it says nothing. A replacement would have a minute."""
+    job.apply(digits(job, job.folder / "log.jsonl"), replicas=2, minReplicas=2)
+    drainable(job, 1, 2)
+    job.cluster.kubectl("-n", job.namespace, "delete", "elasticjob", job.name, "--wait=false")
+    wait_for(lambda: not job.pods(), GONE_SECONDS, "the pods are gone")
 
 
 @pytest.mark.slow

@@ -63,6 +63,9 @@ def records() -> dict[str, Any]:
             leader_id=ids[0],
             wait_renew_period_seconds=20,
         ),
+        "round-active-replacing": RoundRecord(
+            _UID, 7, "Active", "9f3c", ids, _ENDPOINT, "PodLost", lost, replacing=True
+        ),
         "round-draining": RoundRecord(_UID, 7, "Draining", "9f3c", ids, _ENDPOINT, "ScaledUp", "growing"),
         "round-broken": RoundRecord(
             _UID, 7, "Broken", "9f3c", ids, _ENDPOINT, "Hang", "training hangs", "waiting for 2 pods"

@@ -49,7 +49,9 @@ def pod(cluster: ClusterAccess, namespace: str) -> str:
     return cluster.kubectl("-n", namespace, "get", "pod", "pod", "-o", "jsonpath={.metadata.uid}").stdout
 
 
-def test_a_watch_begins_with_the_present_state_and_sees_each_change(api: HttpLeaseApi) -> None:
+def test_a_watch_begins_with_the_present_state_and_sees_each_change(
+    api: HttpLeaseApi, cluster: ClusterAccess, namespace: str
+) -> None:
     seen: Queue[Lease | None] = Queue()
 
     def watch() -> None:
@@ -72,6 +74,9 @@ def test_a_watch_begins_with_the_present_state_and_sees_each_change(api: HttpLea
     api.patch("job-round", {"metadata": {"annotations": {f"{GROUP}/round": "two"}}})
     second = changed()
     assert second.annotations[f"{GROUP}/round"] == "two"
+    assert not second.deleted
+    cluster.kubectl("-n", namespace, "delete", "lease", "job-round")
+    assert changed().deleted
     api.stop()
     thread.join(60)
     assert not thread.is_alive(), "stop ends the watch"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from elasticjob.contract.records import RoundRecord
 from elasticjob_operator.plan.model import Event
 from elasticjob_operator.plan.status import Condition, JobStatus, RoundEnd, RoundStatus
 from tests.scenarios.failing import charges
@@ -79,3 +80,10 @@ def _repeats(message: str, line: str, sentence: str) -> bool:
     return message == sentence or bool(
         round_ and message.startswith(round_[0]) and message.endswith(sentence)
     )
+
+
+def publications(old: RoundRecord | None, new: RoundRecord) -> Iterator[str]:
+    """What the round Lease says now that follows from no status."""
+    was = old is not None and old.replacing
+    if new.replacing != was:
+        yield "the hooks wait for the next pods" if new.replacing else "no hook waits for a next pod any more"

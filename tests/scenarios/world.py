@@ -44,7 +44,7 @@ from tests.scenarios.prelude import PreludeCommands
 from tests.scenarios.refusing import RefusalCommands
 from tests.scenarios.spec import SpecCommands
 from tests.scenarios.steps import StepCommands
-from tests.scenarios.trace import differences, with_events
+from tests.scenarios.trace import differences, publications, with_events
 
 EPOCH = datetime(2026, 1, 1, tzinfo=timezone.utc)
 JOB = "mnist"
@@ -453,6 +453,7 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
         if self.lease_writes_fail:
             return
         if "round" not in self.refused and not ahead(self.record, result.record):
+            self.trace.extend(publications(self.record, result.record))
             self.write_record(result.record)
         for action in self._taken(result.actions):
             self.act(action)

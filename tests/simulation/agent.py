@@ -36,9 +36,9 @@ ENDS_FIRST = 0.5
 HOOK_SECONDS = 20
 """For how long a pod's preStop hook waits, of its grace period,"""
 HOOK_ASK_SECONDS = 10
-"""for how long while its round does not drain,"""
+"""for how long while its operator says nothing,"""
 HOOK_REPLACE_SECONDS = 15
-"""and for how long before that while the next pod starts."""
+"""and for how long more while it says that the next pod starts."""
 
 
 class Agent(Client):
@@ -152,8 +152,10 @@ class Agent(Client):
         m = self.in_round
         if m is None or self._takes_part is not m or self.core.end_reason():
             return False
-        asks = self.pod.replace_seconds + HOOK_ASK_SECONDS
-        return seconds < (asks + HOOK_SECONDS if self._draining is m else asks)
+        replaces = self.pod.replace_seconds + HOOK_ASK_SECONDS
+        if self._draining is m:
+            return seconds < replaces + HOOK_SECONDS
+        return seconds < (replaces if self.core.replaces() else HOOK_ASK_SECONDS)
 
     def look(self) -> None:
         """Something in the world has changed that heartbeats may tell."""
@@ -179,7 +181,9 @@ class Agent(Client):
 
     def _take(self, key: Key, item: Item | None, version: int) -> None:
         del key, version
-        if item is not None and self.core.observe(item.value):
+        if item is None:
+            self.core.unpublish()
+        elif self.core.observe(item.value):
             self.wake()
             m = self.in_round
             if m is not None and self._ground.behaviour.drains and self.core.drain_asked():

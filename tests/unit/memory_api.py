@@ -41,6 +41,12 @@ class Leases:
         """Write the round record of the job ``job``, as the operator does."""
         self.put(names.round_lease("job"), {names.ROUND_ANNOTATION: record.dump()})
 
+    def delete(self, name: str) -> None:
+        """The Lease goes, with its job or by hand."""
+        with self.changed:
+            del self.leases[name]
+            self.changed.notify_all()
+
     def annotation(self, pod: str, key: str) -> str | None:
         lease = self.leases.get(pod)
         return None if lease is None else lease.annotations.get(key)
@@ -91,7 +97,7 @@ class MemoryApi:
                 if current is last:
                     self._leases.changed.wait(0.2)
                     continue
-            yield current
+            yield replace(last, deleted=True) if current is None and last is not None else current
             last = current
 
     def take_over(self, name: str, lease: Mapping[str, Any]) -> Lease:

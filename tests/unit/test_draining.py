@@ -45,6 +45,29 @@ def test_a_member_is_asked_and_trains_on() -> None:
     assert core.end_reason() == "ScaledUp: more"
 
 
+def test_a_member_knows_whether_others_are_being_replaced() -> None:
+    round_ = RoundRecord("uid", 1, "Active", "n", ("id-1",), "1.1.1.1:1")
+    core = Participant("uid")
+    core.observe(RoundRecord("uid", 0, "Broken"))
+    core.announce("id-1", "1.1.1.1:1", False, 1)
+    core.observe(replace(round_, replacing=True))
+    assert not core.replaces(), "it is no member yet"
+    core.take_step()
+    assert core.replaces()
+    assert core.observe(round_), "taken back in the same phase"
+    assert not core.replaces()
+    core.observe(replace(round_, replacing=True))
+    core.unpublish()
+    assert not core.replaces(), "the job was deleted"
+    assert not core.end_reason()
+    assert core.observe(replace(round_, replacing=True)), "the Lease was deleted by hand, and is made again"
+    assert core.replaces()
+    core.observe(replace(round_, phase="Draining"))
+    assert not core.replaces()
+    core.observe(replace(round_, number=2, replacing=True))
+    assert not core.replaces(), "another round"
+
+
 def test_a_standby_beside_a_round_that_drains_announces_itself_again() -> None:
     core = Participant("uid")
     core.observe(RoundRecord("uid", 0, "Broken"))

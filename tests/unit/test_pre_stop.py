@@ -19,6 +19,8 @@ from elasticjob.contract.names import (
     HOOK_FOLDERS,
     HOOK_PREFIX,
     HOOK_READY,
+    HOOK_REPLACING,
+    HOOK_WORDS,
     REPLACE_SECONDS_ANNOTATION,
 )
 from elasticjob.pod_hook import PodHook
@@ -70,9 +72,11 @@ def test_the_hook_waits_until_the_round_is_over(container: dict[str, Any], uid: 
 def test_the_hook_gives_the_operator_time_to_begin_a_drain(
     container: dict[str, Any], uid: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Not the time for the next pod: a job that was deleted has none, and a node that is shut down does not
+    wait."""
     monkeypatch.setattr(pre_stop, "ASK_SECONDS", 2)
     PodHook(uid).say(HOOK_READY)
-    hook = started(container, uid, 3600)
+    hook = started(container, uid, 3600, 3600)
     with pytest.raises(subprocess.TimeoutExpired):
         hook.wait(1)
     assert hook.wait(60) == 0
@@ -83,7 +87,23 @@ def test_the_hook_waits_while_the_next_pod_starts(
     container: dict[str, Any], uid: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pre_stop, "ASK_SECONDS", 0)
-    PodHook(uid).say(HOOK_READY)
+    told = PodHook(uid)
+    told.say(HOOK_READY)
+    told.say(HOOK_REPLACING)
+    hook = started(container, uid, 3600, 3600)
+    with pytest.raises(subprocess.TimeoutExpired):
+        hook.wait(2)
+    told.take_back(HOOK_REPLACING)
+    assert hook.wait(60) == 0, "the job was deleted meanwhile"
+
+
+@both
+def test_the_hook_does_not_outlast_the_time_for_the_next_pod(
+    container: dict[str, Any], uid: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator has gone, and takes nothing back: there would be no time left for a drain."""
+    monkeypatch.setattr(pre_stop, "ASK_SECONDS", 0)
+    PodHook(uid).say(HOOK_REPLACING)
     hook = started(container, uid, 3600, 2)
     with pytest.raises(subprocess.TimeoutExpired):
         hook.wait(1)
@@ -101,14 +121,20 @@ def test_the_hook_does_not_outlast_the_drain(
 
 
 def test_a_torchrun_that_is_started_again_takes_back_what_the_last_one_said(uid: str) -> None:
-    files = [Path(folder, f"{HOOK_PREFIX}{uid}.{HOOK_READY}") for folder in HOOK_FOLDERS]
-    PodHook(uid).say(HOOK_READY)
-    assert [file.exists() for file in files] == [True, False]
+    files = [Path(folder, f"{HOOK_PREFIX}{uid}.{what}") for folder in HOOK_FOLDERS for what in HOOK_WORDS]
+    last = PodHook(uid)
+    for what in HOOK_WORDS:
+        last.say(what)
+    assert [file.exists() for file in files] == [True] * 3 + [False] * 3
     again = PodHook(uid)
     assert not any(file.exists() for file in files)
     again.close()
     again.say(HOOK_READY)
+    again.say(HOOK_REPLACING)
     assert not any(file.exists() for file in files), "what comes late changes nothing"
+    PodHook(uid).say(HOOK_REPLACING)
+    again.take_back(HOOK_REPLACING)
+    assert [file.exists() for file in files] == [False, True, False] + [False] * 3, "nor in a later round"
 
 
 def test_the_next_folder_is_used_where_the_first_cannot_be_written(tmp_path: Path) -> None:

@@ -145,3 +145,14 @@ def test_a_list_that_is_gone_is_not_made_again_unasked() -> None:
     namespace.leases.remove("default", LIST_LEASE)
     with pytest.raises(Stale):
         namespace.write(LARGE, LIST, memory)
+
+
+def test_that_members_are_being_replaced_is_written_at_once() -> None:
+    """The hooks of those that leave wait for ten seconds, a sentence may wait as long for its write."""
+    namespace, memory = Namespace(), Memory()
+    namespace.write(PLANNED, None, memory)
+    namespace.write(replace(PLANNED, waiting_message="for nothing"), None, memory)
+    assert namespace.written == ["mnist-round"]
+    namespace.write(replace(PLANNED, replacing=True), None, memory)
+    namespace.write(PLANNED, None, memory)
+    assert namespace.written == ["mnist-round"] * 3

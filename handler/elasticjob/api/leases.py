@@ -11,7 +11,7 @@ import contextlib
 import json
 import random
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from elasticjob.api.connection import Connection
@@ -36,18 +36,20 @@ MAX_RETRY_AFTER_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Lease:
-    """What is read of a Lease."""
+    """What is read of a Lease. ``deleted``: a watch says that it is gone, and this is how it was."""
 
     resource_version: str
     holder: str
     annotations: Mapping[str, str] = field(default_factory=dict)
+    deleted: bool = False
 
 
 class LeaseApi(Protocol):
     """The calls that a participant makes."""
 
     def watch(self, name: str) -> Iterator[Lease | None]:
-        """Open a watch: the present state first, then each change; None for a sign of life without one.
+        """Open a watch: the present state first, then each change, also a deletion; None for a sign of life
+        without one.
 
         Ends when the server ends it; raises ApiError.
         """
@@ -229,9 +231,9 @@ def _event(name: str, line: bytes) -> Lease | None:
         raise Unavailable(f"watch of Lease {name}: an event cannot be read") from None
     if kind == "ERROR":
         raise ApiError(f"watch of Lease {name}: {body.get('message', '')}", int(body.get("code") or 0))
-    if kind not in ("ADDED", "MODIFIED"):
+    if kind not in ("ADDED", "MODIFIED", "DELETED"):
         return None
-    return _lease(body)
+    return replace(_lease(body), deleted=kind == "DELETED")
 
 
 def _lease(body: Mapping[str, Any]) -> Lease:

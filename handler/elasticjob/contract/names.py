@@ -70,7 +70,9 @@ HOOK_FOLDERS = ("/dev/shm", "/tmp")
 first can be written also where a container's root is read-only."""
 HOOK_PREFIX = "elasticjob-hook-"
 HOOK_READY = "ready"
+HOOK_REPLACING = "replacing"
 HOOK_DRAINING = "draining"
+HOOK_WORDS = (HOOK_READY, HOOK_REPLACING, HOOK_DRAINING)
 
 UNTRACKED: dict[str, list[dict[str, str]]] = {"managedFields": [{}]}
 """Part of a Lease's metadata in a merge patch: the API server forgets which client set a field, and from then

@@ -91,8 +91,9 @@ class RoundRecord:
     ``size`` is the number of members, ``leader_id`` the id of rank 0 and ``leader_endpoint`` ``host:port`` of
     the TCPStore that it serves. ``member_ids`` are the ids in rank order if they are few; else they are in a
     ``MemberList``, and the leader's store tells each its rank. ``number`` 0 with phase Broken is the record
-    before the first round. ``waiting_message`` is the operator's sentence on what the next round waits for;
-    it alone may change without a new phase.
+    before the first round. ``waiting_message`` is the operator's sentence on what the next round waits for.
+    ``replacing``: a running round goes on until the next pods of members that leave have joined; until then
+    the preStop hooks of those wait. Only these two may change without a new phase.
     """
 
     job_uid: str
@@ -104,6 +105,7 @@ class RoundRecord:
     cause: str = ""
     message: str = ""
     waiting_message: str = ""
+    replacing: bool = False
     outcome: str = ""
     wait_renew_period_seconds: int = 5
     limits: Limits = Limits()
@@ -146,6 +148,7 @@ class RoundRecord:
                 "outcome": self.outcome,
                 "waitRenewPeriodSeconds": self.wait_renew_period_seconds,
                 "limits": self.limits.fields(),
+                **({"replacing": True} if self.replacing else {}),
             }
         )
 
@@ -165,6 +168,7 @@ class RoundRecord:
             cause=fields.string("cause", ""),
             message=fields.string("message", ""),
             waiting_message=fields.string("waitingMessage", ""),
+            replacing=fields.boolean("replacing"),
             outcome=fields.string("outcome", ""),
             wait_renew_period_seconds=fields.integer("waitRenewPeriodSeconds", 1, 5, MAX_INT32),
             limits=Limits.read(lambda key, least, default: limits.integer(key, least, default, MAX_INT32)),

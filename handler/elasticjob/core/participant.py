@@ -97,7 +97,8 @@ class Participant:
     def observe(self, record: RoundRecord) -> bool:
         """Take a record in, unless it is older than what was seen. Returns whether it changed anything.
 
-        Records of one job only move forward in (round, phase); the waiting sentence may change alone.
+        Records of one job only move forward in (round, phase); the waiting sentence and whether members are
+        being replaced may change alone.
         """
         latest = self.latest
         if (self._pinned and record.job_uid != self._pinned) or record.job_uid in self._former:
@@ -108,6 +109,12 @@ class Participant:
             return False
         self.latest = record
         return True
+
+    def unpublish(self) -> None:
+        """The record was deleted, with its job or by hand. A running round goes on (I5), but nothing says any
+        more that members of it are being replaced."""
+        if self.latest is not None:
+            self.latest = replace(self.latest, replacing=False)
 
     def announce(
         self,
@@ -224,23 +231,29 @@ class Participant:
                 return f"the job has ended: {record.message}"
         return ""
 
+    def _own_record(self) -> RoundRecord | None:
+        """The latest record, if it is of the round that this is a member of."""
+        record, mine = self.latest, self.membership
+        if record is None or mine is None:
+            return None
+        return record if (record.job_uid, record.number) == (mine.job_uid, mine.number) else None
+
     def drain_asked(self) -> bool:
         """Whether the workers of the round that this is a member of are asked to stop at a common step."""
-        record, mine = self.latest, self.membership
-        return (
-            record is not None
-            and mine is not None
-            and (record.job_uid, record.number) == (mine.job_uid, mine.number)
-            and record.phase == Phase.DRAINING.value
-        )
+        record = self._own_record()
+        return record is not None and record.phase == Phase.DRAINING.value
+
+    def replaces(self) -> bool:
+        """Whether the round that this is a member of goes on until the next pods of members that leave have
+        joined."""
+        record = self._own_record()
+        return record is not None and record.phase == Phase.ACTIVE.value and record.replacing
 
     def round_hung(self) -> bool:
         """Whether the round that this is a member of was ended because it did not get on any more."""
-        record, mine = self.latest, self.membership
+        record = self._own_record()
         return (
             record is not None
-            and mine is not None
-            and (record.job_uid, record.number) == (mine.job_uid, mine.number)
             and record.phase in (Phase.BROKEN.value, Phase.CLOSED.value)
             and record.cause == HANG
         )

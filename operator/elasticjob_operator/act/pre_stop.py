@@ -1,9 +1,10 @@
 """The preStop hook that keeps a training container alive while its round drains. Pure.
 
-The handler says in a file whether its workers take part in drains, and whether they do so now
-(``elasticjob.pod_hook``). Without the file the hook ends at once, so that pods of other scripts end as fast
-as ever. It needs ``sh`` and ``sleep``, or the Python that the container's command names; where the image has
-neither, the kubelet reports FailedPreStopHook and ends the container at once.
+The handler says in files whether its workers take part in drains, whether they do so now, and whether the
+round goes on until the next pod has joined (``elasticjob.pod_hook``). Without a file the hook ends at once,
+so that pods of other scripts end as fast as ever; with the first alone it ends after ``ASK_SECONDS``. It
+needs ``sh`` and ``sleep``, or the Python that the container's command names; where the image has neither, the
+kubelet reports FailedPreStopHook and ends the container at once.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from elasticjob.contract.names import (
     HOOK_FOLDERS,
     HOOK_PREFIX,
     HOOK_READY,
+    HOOK_REPLACING,
     POD_UID_ENV,
     REPLACE_SECONDS_ANNOTATION,
 )
@@ -26,15 +28,16 @@ from elasticjob_operator.observe.objects import SECONDS_TO_END
 MIN_GRACE_SECONDS = 35
 """torch gives its workers up to 30 s to stop."""
 ASK_SECONDS = 10
-"""How long the hook waits for the round to drain beyond the time for the next pod: the operator may not be
-there."""
+"""How long the hook waits for the operator to say that the round drains or goes on until the next pod has
+joined. It may say nothing: the job was deleted, the kubelet ends the pod on its own, or it is not there."""
 REPLACE_SECONDS = 60
 """How long the next pod may take to join while all train on, where the grace period allows it."""
 
 _SHELL = """n=0
 there() { for d in %(folders)s; do [ -e "$d/%(prefix)s$%(uid)s.$1" ] && return; done; return 1; }
 while [ $n -lt %(limit)d ]; do
-  there %(draining)s || { [ $n -lt %(ask)d ] && there %(ready)s; } || exit 0
+  there %(draining)s || { [ $n -lt %(replace)d ] && there %(replacing)s; } ||
+    { [ $n -lt %(ask)d ] && there %(ready)s; } || exit 0
   sleep 1
   n=$((n+1))
 done"""
@@ -43,7 +46,11 @@ _PYTHON = """import os, time
 def there(what):
     return any(os.path.exists(f"{d}/%(prefix)s{os.environ['%(uid)s']}.{what}") for d in "%(folders)s".split())
 for n in range(%(limit)d):
-    if not there("%(draining)s") and not (n < %(ask)d and there("%(ready)s")):
+    if not (
+        there("%(draining)s")
+        or n < %(replace)d and there("%(replacing)s")
+        or n < %(ask)d and there("%(ready)s")
+    ):
         break
     time.sleep(1)"""
 
@@ -78,8 +85,10 @@ def command(container: Mapping[str, Any], drain: int, replaces: int) -> list[str
         "prefix": HOOK_PREFIX,
         "uid": POD_UID_ENV,
         "ready": HOOK_READY,
+        "replacing": HOOK_REPLACING,
         "draining": HOOK_DRAINING,
-        "ask": replaces + ASK_SECONDS,
+        "ask": ASK_SECONDS,
+        "replace": replaces + ASK_SECONDS,
         "limit": replaces + ASK_SECONDS + drain + ASK_SECONDS,
     }
     first = str((container.get("command") or [""])[0])

@@ -3,7 +3,7 @@
 Such a round drains, if its workers take part, before it ends for the departure. A member counts as lost when
 the drain is over, when its agent says that it ends, or when its container has ended: whichever comes first.
 Its slot has its next pod from the deletion on. All train on until that has joined, where the grace period has
-time for it; then the round drains.
+time for it; then the round drains. The record says so meanwhile (``replacing``): without it, the hook ends.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ def drain(p: Pass) -> None:
     limit = min(one.drain_seconds for _, one in going)
     left = _replacement_left(p, going) if change.cause != Cause.PREEMPTED else 0.0
     if left > 0:
+        p.replacing = True
         p.held.update(one.uid for _, one in going)
         p.growth = (
             f"{change.message}; waiting up to {left:.0f} s for its next pod to join before the round drains"

@@ -66,6 +66,8 @@ class Pass:
     """Pods that this pass judges by what has not been heard of them."""
     held: set[str] = field(default_factory=set)
     """Pods (by UID) that are replaced or being deleted, and whose workers the running round still needs."""
+    replacing: bool = False
+    """Pods are being deleted, and the running round goes on until their next ones have joined."""
     duplicate_ids: dict[str, str] = field(default_factory=dict)
     """Pods that have announced themselves with an id that another pod has, and that pod."""
 

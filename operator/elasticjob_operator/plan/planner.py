@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from elasticjob.contract.names import JOB_LABEL, STANDBY_LABEL
+from elasticjob.contract.records import Phase
 from elasticjob.rounds.state import MemberState
 from elasticjob.rounds.waits import WaitKey, Waits
 from elasticjob_operator.plan import (
@@ -106,6 +107,8 @@ def plan_without_status_write(
     Its round is projected, the pods that it has attempts for are made, those that it has as lost are deleted.
     """
     p = Pass(job, status, observed, now, Waits({}, now.mono), status, waiting=decided.record.waiting_message)
+    # Nor does a hook end because of a drain that can't be written.
+    p.replacing = decided.record.replacing or decided.record.phase == Phase.DRAINING.value
     known = status.seen
     return replace(
         decided,

@@ -51,7 +51,8 @@ RENEW_CHANGE_SECONDS = 30.0
 
 
 def projection(p: Pass) -> RoundRecord:
-    """The round Lease's record: a pure function of the status (and the timeouts in the spec)."""
+    """The round Lease's record: a pure function of the status (and the timeouts in the spec), but for what
+    may change without a new phase."""
     r = p.round
     why = r.drain or (r if r.phase == Phase.ACTIVE.value else r.next_cause)
     ids = tuple(m.id for m in p.status.members())
@@ -67,10 +68,16 @@ def projection(p: Pass) -> RoundRecord:
         cause=why.cause,
         message=why.message,
         waiting_message=p.waiting,
+        replacing=_replaces(p),
         outcome=p.status.terminal_state,
         wait_renew_period_seconds=_wait_renew(p),
         limits=p.job.spec.limits,
     )
+
+
+def _replaces(p: Pass) -> bool:
+    """Whether the record has to keep the preStop hooks of members that leave waiting. A drain does, too."""
+    return p.replacing and p.round.published_phase == Phase.ACTIVE.value
 
 
 def _wait_renew(p: Pass) -> int:
@@ -80,7 +87,8 @@ def _wait_renew(p: Pass) -> int:
     wanted, record, r = p.wait_renew(), p.observed.record, p.round
     if record is None or wanted == record.wait_renew_period_seconds:
         return wanted
-    if (record.number, record.phase, record.waiting_message) != (r.number, r.published_phase, p.waiting):
+    said = (record.number, record.phase, record.waiting_message, record.replacing)
+    if said != (r.number, r.published_phase, p.waiting, _replaces(p)):
         return wanted
     if r.phase == Phase.CLOSED.value or not p.waiting_participants():
         return record.wait_renew_period_seconds
