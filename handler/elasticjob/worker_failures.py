@@ -11,7 +11,6 @@ A worker that was stopped must not look like a failure: whatever ends after
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import signal
 import time
@@ -25,7 +24,7 @@ from elasticjob import processes
 from elasticjob.contract.records import MAX_MESSAGE, FailureReport
 from elasticjob.contract.text import NO_ERROR_TEXT
 from elasticjob.leftovers import Ending, Leftovers
-from elasticjob.stack_signal import WORKERS_FILE
+from elasticjob.stacks import write_list
 from elasticjob.torch_agent import AgentWorker, AgentWorkers, FailedWorker
 from elasticjob.worker_exits import WorkerExit, WorkerExitWatcher
 
@@ -191,15 +190,6 @@ class RoundWorkers:
     def _new_oom_kills(self) -> int:
         now = oom_kills()
         return 0 if now is None or self._oom_kills is None else now - self._oom_kills
-
-
-def write_list(folder: str, workers: Sequence[AgentWorker]) -> None:
-    """Say in the round's folder which processes are the workers, for ``elasticjob.stacks``: a line for each,
-    with pid, RANK and LOCAL_RANK."""
-    lines = (f"{worker.pid} {worker.rank} {worker.local_rank}\n" for worker in workers)
-    with contextlib.suppress(OSError):
-        if folder:
-            Path(folder, WORKERS_FILE).write_text("".join(lines))
 
 
 def first_noticed(failures: Sequence[FailedWorker]) -> FailedWorker | None:
