@@ -32,12 +32,12 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
+def start(tmp_path: Path) -> Iterator[Start]:
     """Start a worker that says "here" and then waits."""
     started: list[subprocess.Popen[str]] = []
 
     def one(rank: int, act: str = IN_C, before: str = "", **env: str) -> subprocess.Popen[str]:
-        given = {"RANK": str(rank), "LOCAL_RANK": str(rank), PROGRESS_DIR_ENV: "/dev/shm", **env}
+        given = {"RANK": str(rank), "LOCAL_RANK": str(rank), PROGRESS_DIR_ENV: str(tmp_path), **env}
         process = subprocess.Popen(
             [sys.executable, "-c", WAITS.format(act=act, before=before)],
             stdout=subprocess.PIPE,
