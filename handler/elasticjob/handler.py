@@ -171,7 +171,10 @@ class K8sRendezvousHandler(RendezvousHandler):
         all of them live, and it stops them only after this.
         """
         active = self._round
-        if active is not None and self._core.end_reason():
+        if active is None:
+            return 0
+        active.workers.mark_healthy()
+        if self._core.end_reason():
             active.workers.mark_stopping()
             with _told("the stacks of the workers are not written"):
                 self._terminator.dump()

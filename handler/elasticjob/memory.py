@@ -9,20 +9,15 @@ from elasticjob.core.warm_count import Memory
 CGROUP = Path("/sys/fs/cgroup")
 MEMINFO = Path("/proc/meminfo")
 VERSIONS = (
-    ("memory.max", "memory.current", "memory.stat", "inactive_file"),
-    (
-        "memory/memory.limit_in_bytes",
-        "memory/memory.usage_in_bytes",
-        "memory/memory.stat",
-        "total_inactive_file",
-    ),
+    ("memory.max", "memory.current", "memory.stat", ""),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_"),
 )
-"""Limit, use, and the part of the use that is cached files, which the kernel gives back: v2, v1."""
+"""Limit, use, and its parts, whose names begin so: v2, v1."""
 
 
 def read_memory(cgroup: Path = CGROUP, meminfo: Path = MEMINFO) -> Memory | None:
     """The container's memory or the node's, whichever has less to give; None if neither can be read."""
-    found = [memory for memory in (_of_cgroup(cgroup), _of_node(meminfo)) if memory is not None]
+    found = [memory for memory in (_of_cgroup(cgroup), _of_node(meminfo, cgroup)) if memory is not None]
     return min(found, key=lambda memory: memory.available, default=None)
 
 
@@ -33,22 +28,36 @@ def private_bytes(pid: int) -> int | None:
 
 
 def _of_cgroup(cgroup: Path) -> Memory | None:
-    for limit_name, used_name, stat_name, cached_name in VERSIONS:
+    for limit_name, used_name, stat_name, prefix in VERSIONS:
         try:
             limit = int((cgroup / limit_name).read_text())
             used = int((cgroup / used_name).read_text())
         except (OSError, ValueError):  # "max" is no number: no limit
             continue
-        cached = _numbers(cgroup / stat_name).get(cached_name, 0)
+        cached = _numbers(cgroup / stat_name).get(f"{prefix}inactive_file", 0)
         return Memory(limit, max(0, limit - used + cached))
     return None
 
 
-def _of_node(meminfo: Path) -> Memory | None:
+def _of_node(meminfo: Path, cgroup: Path) -> Memory | None:
     numbers = _numbers(meminfo)
     if "MemTotal" not in numbers or "MemAvailable" not in numbers:
         return None
-    return Memory(numbers["MemTotal"] * 1024, numbers["MemAvailable"] * 1024)
+    return Memory(numbers["MemTotal"] * 1024, numbers["MemAvailable"] * 1024, _use(cgroup))
+
+
+def _use(cgroup: Path) -> int | None:
+    """What the container uses of the node's memory. Files that the kernel has cached for it are available to
+    all."""
+    for _, used_name, stat_name, prefix in VERSIONS:
+        try:
+            used = int((cgroup / used_name).read_text())
+        except (OSError, ValueError):
+            continue
+        parts = _numbers(cgroup / stat_name)
+        cached = sum(parts.get(f"{prefix}{name}", 0) for name in ("inactive_file", "active_file"))
+        return max(0, used - cached)
+    return None
 
 
 def _numbers(path: Path) -> dict[str, int]:

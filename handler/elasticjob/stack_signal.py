@@ -22,9 +22,6 @@ PREFIX = "elasticjob-stacks"
 """The file's name begins so; then follow the process's id, RANK and LOCAL_RANK."""
 FOLDER_PREFIX = "elasticjob-steps-"
 """Beginning of the name of a round's folder."""
-WORKERS_FILE = "workers"
-"""In the round's folder: which processes are the agent's workers, and their ranks."""
-
 
 _ready = False
 

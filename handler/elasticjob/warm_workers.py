@@ -26,7 +26,7 @@ from torch.distributed.elastic.utils import macros
 from elasticjob import early_start
 from elasticjob.contract.text import counted
 from elasticjob.core.warm import Start, Starts, can_be_left_out, imports, mismatch, refusal
-from elasticjob.core.warm_count import SIZE, Memory, count, used_by_others
+from elasticjob.core.warm_count import SIZE, Memory, count, used_by_training
 from elasticjob.early_start import script_text
 from elasticjob.memory import private_bytes, read_memory
 from elasticjob.warm_boot import COLD, MODULE, READY, SCRIPT, UNUSABLE
@@ -65,7 +65,7 @@ class WarmWorkers:
         self._works: bool | None = None
         self._given_up = ""
         self._size = SIZE
-        self._available: int | None = None
+        self._before: Memory | None = None
         self._highest = 0
         self._oom_kills = oom_kills()
         self._said: set[str] = set()
@@ -279,18 +279,19 @@ class WarmWorkers:
         if kills is not None and self._oom_kills is not None and kills > self._oom_kills:
             self._give_up("a process of this container was killed because its memory was used up")
             return
-        memory, before, idle = self._memory(), self._available, len(self._idle)
+        memory, before, idle = self._memory(), self._before, len(self._idle)
         if memory is None:
             return
-        self._available = memory.available
+        self._before = memory
         importing = any(one.importing() for one in self._idle.values())
-        falling = 0 if before is None or importing else before - memory.available
-        found = count(memory, idle, idle, self._size, self._highest, falling)
-        self._highest = max(self._highest, used_by_others(memory, idle, self._size))
+        comparable = before is not None and before.limit == memory.limit and not importing
+        growth = memory.used - before.used if before is not None and comparable else 0
+        found = count(memory, idle, idle, self._size, self._highest, growth)
+        self._highest = max(self._highest, used_by_training(memory, idle, self._size))
         for rank in sorted(self._idle)[found.number :]:
             self._drop(rank)
             self._wanted.pop(rank, None)
-            self._available = None  # what follows says nothing of training
+            self._before = None  # what follows says nothing of training
             self._say(f"memory is short: {found.why}")
 
     def out_of_memory(self, whose: str) -> None:

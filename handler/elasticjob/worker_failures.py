@@ -11,7 +11,6 @@ A worker that was stopped must not look like a failure: whatever ends after
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import signal
 import time
@@ -25,7 +24,7 @@ from elasticjob import processes
 from elasticjob.contract.records import MAX_MESSAGE, FailureReport
 from elasticjob.contract.text import NO_ERROR_TEXT
 from elasticjob.leftovers import Ending, Leftovers
-from elasticjob.stack_signal import WORKERS_FILE
+from elasticjob.stacks import write_list
 from elasticjob.torch_agent import AgentWorker, AgentWorkers, FailedWorker
 from elasticjob.worker_exits import WorkerExit, WorkerExitWatcher
 
@@ -49,6 +48,7 @@ class RoundWorkers:
         self._round_ended_at: float | None = None
         self._stopping_since: float | None = None
         self._succeeded = False
+        self._asked_at = self._healthy_at = 0.0
         self._oom_kills = oom_kills()
         self._exits: WorkerExitWatcher | None = None
         self._listed = AgentWorkers(None)
@@ -88,11 +88,24 @@ class RoundWorkers:
         """torch has found that all have ended with 0."""
         self._succeeded = True
 
+    def mark_healthy(self) -> None:
+        """torch asks for waiting nodes, as it does each time when it has looked at the workers and none has
+        failed."""
+        self._healthy_at, self._asked_at = self._asked_at, time.monotonic()
+
     def has_ended_well(self, local_rank: int | None) -> bool:
-        """Whether this worker has ended with 0, as far as is known; for None, whether all have."""
+        """Whether this worker has ended with 0, as far as is known; for None, whether all have.
+
+        Where torch took the status first, it was 0 if torch has looked since and goes on: after a failure it
+        would end the others, and ask no more.
+        """
         if self._succeeded or self._exits is None:
             return self._succeeded
-        return any(end.local_rank == local_rank and end.exit_code == 0 for end in self._exits.exits(0))
+        return any(
+            end.local_rank == local_rank
+            and (end.exit_code == 0 or (end.exit_code is None and end.at < self._healthy_at))
+            for end in self._exits.exits(0)
+        )
 
     def end_leftovers(self, number: int, spared: Collection[int]) -> Ending | None:
         """Begin to end what the workers have left behind in round ``number``; None if that is nothing. torch
@@ -191,15 +204,6 @@ class RoundWorkers:
     def _new_oom_kills(self) -> int:
         now = oom_kills()
         return 0 if now is None or self._oom_kills is None else now - self._oom_kills
-
-
-def write_list(folder: str, workers: Sequence[AgentWorker]) -> None:
-    """Say in the round's folder which processes are the workers, for ``elasticjob.stacks``: a line for each,
-    with pid, RANK and LOCAL_RANK."""
-    lines = (f"{worker.pid} {worker.rank} {worker.local_rank}\n" for worker in workers)
-    with contextlib.suppress(OSError):
-        if folder:
-            Path(folder, WORKERS_FILE).write_text("".join(lines))
 
 
 def first_noticed(failures: Sequence[FailedWorker]) -> FailedWorker | None:

@@ -9,12 +9,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from elasticjob.progress import PROGRESS_DIR_ENV
-from elasticjob.stack_signal import SIGNAL
+from elasticjob.stack_signal import FOLDER_PREFIX, SIGNAL
 
 WAITS = """\
 import os, sys, threading, time
@@ -31,12 +32,12 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
+def start(tmp_path: Path) -> Iterator[Start]:
     """Start a worker that says "here" and then waits."""
     started: list[subprocess.Popen[str]] = []
 
     def one(rank: int, act: str = IN_C, before: str = "", **env: str) -> subprocess.Popen[str]:
-        given = {"RANK": str(rank), "LOCAL_RANK": str(rank), PROGRESS_DIR_ENV: "/dev/shm", **env}
+        given = {"RANK": str(rank), "LOCAL_RANK": str(rank), PROGRESS_DIR_ENV: str(tmp_path), **env}
         process = subprocess.Popen(
             [sys.executable, "-c", WAITS.format(act=act, before=before)],
             stdout=subprocess.PIPE,
@@ -132,3 +133,29 @@ def test_a_worker_that_has_its_rank_late_is_ready_with_its_first_step(start: Sta
     late = "os.environ.update(RANK='70009', LOCAL_RANK='0')\nelasticjob.report_progress(1)"
     (found,) = ask(start(70_009, before=late, RANK="", LOCAL_RANK=""))
     assert found["rank"] == 70_009
+
+
+LISTS = """\
+import sys, types
+from elasticjob.stacks import write_list
+folder, pid, rank = sys.argv[1:]
+write_list(folder, [types.SimpleNamespace(pid=int(pid), rank=int(rank), local_rank=0)])
+"""
+
+
+@pytest.mark.root
+def test_an_agent_of_another_pid_namespace_says_nothing_of_the_processes_here(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pods of one node share /dev/shm where they have hostIPC, and each counts its processes from 1."""
+    worker = start(70_010)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    ranks = []
+    for namespace, rank in ((["unshare", "--pid", "--fork"], 70_011), ([], 70_012)):
+        folder = tmp_path / f"{FOLDER_PREFIX}{rank}"
+        folder.mkdir()
+        list_it = [sys.executable, "-c", LISTS, str(folder), str(worker.pid), str(rank)]
+        subprocess.run([*namespace, *list_it], check=True)
+        (found,) = ask(worker)
+        ranks.append(found["rank"])
+    assert ranks == [70_010, 70_012]

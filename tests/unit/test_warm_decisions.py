@@ -9,7 +9,7 @@ import pytest
 
 from elasticjob.contract import names
 from elasticjob.core.warm import PER_ROUND, Start, can_be_left_out, fixed, imports, mismatch, refusal
-from elasticjob.core.warm_count import MIB, SIZE, Memory, count, used_by_others
+from elasticjob.core.warm_count import MIB, SIZE, Memory, count, used_by_training
 from elasticjob.memory import private_bytes, read_memory
 from elasticjob.settings import Settings, SettingsError, read_settings
 
@@ -103,16 +103,30 @@ def test_room_is_left_for_the_highest_use_seen() -> None:
     assert count(memory, 8, 0).number == 8
     few = count(memory, 8, 0, highest=14 * GIB - 800 * MIB)
     assert few.number == 3
-    assert few.why.startswith("13536 MiB of 16384 MiB were in use before, as in a save, each takes 400 MiB")
+    assert few.why.startswith(
+        "7168 MiB of 16384 MiB are free, training has used 4320 MiB more before, as in a save, each takes"
+    )
     assert count(memory, 8, 0, highest=15 * GIB).number == 0
     assert count(memory, 8, 5, highest=14 * GIB - 800 * MIB).number == 5, "and half of the reserve is kept"
     assert count(memory, 8, 8, highest=14 * GIB - 800 * MIB).number == 5
 
 
-def test_what_falls_fast_falls_on() -> None:
+def test_what_grows_fast_grows_on() -> None:
     assert count(Memory(16 * GIB, 3 * GIB), 8, 8).number == 8
-    assert count(Memory(16 * GIB, 3 * GIB), 8, 8, falling=GIB // 4).number == 8
-    assert count(Memory(16 * GIB, 3 * GIB), 8, 8, falling=2 * GIB).number == 1
+    assert count(Memory(16 * GIB, 3 * GIB), 8, 8, growth=GIB // 4).number == 8
+    assert count(Memory(16 * GIB, 3 * GIB), 8, 8, growth=2 * GIB).number == 1
+
+
+def test_what_others_of_the_node_use_is_only_what_they_use_now() -> None:
+    memory = Memory(512 * GIB, 60 * GIB, own=16 * GIB)
+    assert used_by_training(memory, 8, SIZE) == 16 * GIB - 8 * SIZE
+    assert count(memory, 8, 0).number == 8
+    assert count(memory, 8, 0, highest=18 * GIB).number == 8
+    few = count(memory, 8, 0, highest=24 * GIB)
+    assert few.number == 2
+    assert few.why.startswith("61440 MiB of 524288 MiB are free, training has used 8192 MiB more before")
+    assert count(memory, 8, 8, growth=20 * GIB).number == 0
+    assert count(memory, 8, 8, highest=14 * GIB, growth=20 * GIB).number == 8, "it has grown to that before"
 
 
 @pytest.mark.parametrize("copied", [1, 3, 5, 6])
@@ -126,10 +140,10 @@ def test_a_save_that_copies_the_model_finds_its_memory(copied: int) -> None:
             training = 9 * GIB + copy
             assert training + idle * SIZE <= limit, "the kernel would kill the container"
             memory = Memory(limit, limit - training - idle * SIZE)
-            falling = 0 if before is None else before - memory.available
-            number = count(memory, idle, idle, SIZE, highest, falling).number
-            highest = max(highest, used_by_others(memory, idle, SIZE))
-            before = memory.available if number == idle else None
+            growth = 0 if before is None else memory.used - before
+            number = count(memory, idle, idle, SIZE, highest, growth).number
+            highest = max(highest, used_by_training(memory, idle, SIZE))
+            before = memory.used if number == idle else None
             idle = number
         numbers.append(idle)
         memory = Memory(limit, limit - 9 * GIB - idle * SIZE)
@@ -145,17 +159,22 @@ def test_they_are_given_back_when_memory_is_short() -> None:
 
 def cgroup(folder: Path, files: dict[str, str]) -> Path:
     for name, text in files.items():
-        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     return folder
 
 
-V2 = {"memory.max": "1000\n", "memory.current": "700\n", "memory.stat": "anon 100\ninactive_file 250\n"}
+V2 = {
+    "memory.max": "1000\n",
+    "memory.current": "700\n",
+    "memory.stat": "anon 100\ninactive_file 250\nactive_file 50\n",
+}
 V1 = {
     "memory/memory.limit_in_bytes": "1000\n",
     "memory/memory.usage_in_bytes": "700\n",
-    "memory/memory.stat": "inactive_file 9\ntotal_inactive_file 250\n",
+    "memory/memory.stat": "inactive_file 9\ntotal_inactive_file 250\ntotal_active_file 50\n",
 }
+V1_LIMIT = "memory/memory.limit_in_bytes"
 
 
 @pytest.mark.parametrize("files", [V2, V1])
@@ -167,8 +186,10 @@ def test_memory_of_a_node(tmp_path: Path) -> None:
     node = tmp_path / "meminfo"
     node.write_text("MemTotal:  16 kB\nMemFree: 1 kB\nMemAvailable:    8 kB\n")
     assert read_memory(tmp_path, node) == Memory(16384, 8192)
-    assert read_memory(cgroup(tmp_path, {**V2, "memory.max": "max\n"}), node) == Memory(16384, 8192)
     assert read_memory(cgroup(tmp_path, V2), node) == Memory(1000, 550)
+    assert read_memory(cgroup(tmp_path, {**V2, "memory.max": "max\n"}), node) == Memory(16384, 8192, 400)
+    without_limit = cgroup(tmp_path / "v1", {**V1, V1_LIMIT: f"{2**63 - 4096}\n"})
+    assert read_memory(without_limit, node) == Memory(16384, 8192, 400)
     assert read_memory(tmp_path / "none", tmp_path / "none") is None
 
 

@@ -26,7 +26,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousGracefulExitError
 from elasticjob import worker_failures
 from elasticjob.contract.records import MAX_MESSAGE, FailureReport
 from elasticjob.torch_agent import AgentCall, FailedWorker, calling_agent, final_failures
-from elasticjob.worker_exits import WorkerExitWatcher
+from elasticjob.worker_exits import WorkerExit, WorkerExitWatcher
 from elasticjob.worker_failures import RoundWorkers, describe, first_noticed, oom_kills
 
 DEADLINE = 60.0
@@ -376,6 +376,20 @@ def test_late_is_what_ended_after_the_record_had_said_that_the_round_was_over(tm
 
 def test_nothing_is_known() -> None:
     assert RoundWorkers(None).failure(4, 2, ()) == FailureReport(4, 2, "exit code unknown")
+
+
+def test_an_end_whose_status_torch_took_was_a_good_one_if_torch_goes_on() -> None:
+    """One that failed keeps torch from asking on, although it may be busy for long with ending the others."""
+    workers = RoundWorkers(None)
+    workers.mark_healthy()
+    workers._exits = WorkerExitWatcher(dict)
+    workers._exits._exits = [WorkerExit(1, 11, time.monotonic(), None)]
+    found = []
+    for _ in range(3):
+        found.append(workers.has_ended_well(1))
+        workers.mark_healthy()
+    assert found == [False, False, True], "torch has looked since"
+    assert not any(workers.has_ended_well(rank) for rank in (0, None))
 
 
 def test_a_witness_that_breaks_down_leaves_the_failure_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

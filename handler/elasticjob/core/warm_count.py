@@ -14,10 +14,17 @@ KEEP_FREE = 0.10
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes. ``available`` is what can still be had without anything being killed."""
+    """Bytes. ``available`` is what can still be had without anything being killed. ``own`` is what this
+    container uses, where others use memory of the same limit; None: all that is in use counts as its own."""
 
     limit: int
     available: int
+    own: int | None = None
+
+    @property
+    def used(self) -> int:
+        """What this container uses."""
+        return self.limit - self.available if self.own is None else self.own
 
 
 @dataclass(frozen=True)
@@ -29,44 +36,43 @@ class Count:
 
 
 def count(
-    memory: Memory | None, workers: int, idle: int, size: int = SIZE, highest: int = 0, falling: int = 0
+    memory: Memory | None, workers: int, idle: int, size: int = SIZE, highest: int = 0, growth: int = 0
 ) -> Count:
     """How many should wait, for this many workers here; ``idle`` of them do, and use memory already.
 
     ``memory`` is None where it can't be known: then there is one for each worker. ``highest`` is the most
-    that all else has used before (``used_by_others``): a save that copies the model needs it again.
-    ``falling`` is by how much the available memory has fallen since the last look: it may fall as much again
-    until the next one, and what is given back must be free by then.
+    that training has used before (``used_by_training``): a save that copies the model needs it again.
+    ``growth`` is by how much its use has grown since the last look: it may grow twice as much until the next
+    one, and what is given back must be free by then.
     """
     if memory is None:
         return Count(workers)
     size = max(size, 1)
     reserve = round(memory.limit * KEEP_FREE)
-    soon = memory.available - 2 * max(0, falling)
-    if used_by_others(memory, idle, size) <= highest:  # as before: it will not fall below what it was then
-        soon = max(soon, min(memory.available, memory.limit - highest - idle * size))
+    used = used_by_training(memory, idle, size)
+    more = max(0, highest - used)
+    growth = 2 * max(0, growth)
+    # Below its highest use, it grows to that as before; beyond, nobody knows.
+    soon = memory.available - (growth if used > highest else min(growth, more))
     if idle and soon < reserve // 2:
         excess = -(-(reserve - soon) // size)
         return Count(max(0, min(idle - excess, workers)), _why(memory, size))
-    most = max(0, memory.limit - highest - reserve) // size
-    kept = max(0, memory.limit - highest - reserve // 2) // size
-    room = max(0, memory.available - reserve) // size
-    number = min(workers, max(min(idle + room, most), min(idle, kept)))
+    free = memory.available + idle * size
+    most = max(0, free - more - reserve) // size
+    kept = max(0, free - more - reserve // 2) // size
+    number = min(workers, max(most, min(idle, kept)))
     if number == workers:
         return Count(number)
-    if number < min(workers, idle + room):
-        return Count(number, _why(memory, size, highest))
-    return Count(number, _why(memory, size))
+    return Count(number, _why(memory, size, more))
 
 
-def used_by_others(memory: Memory, idle: int, size: int) -> int:
-    """What is in use beside those that wait."""
-    return max(0, memory.limit - memory.available - idle * size)
+def used_by_training(memory: Memory, idle: int, size: int) -> int:
+    """What the container uses beside those that wait."""
+    return max(0, memory.used - idle * size)
 
 
-def _why(memory: Memory, size: int, highest: int = 0) -> str:
-    if highest:
-        have = f"{highest // MIB} MiB of {memory.limit // MIB} MiB were in use before, as in a save"
-    else:
-        have = f"{memory.available // MIB} MiB of {memory.limit // MIB} MiB are free"
+def _why(memory: Memory, size: int, more: int = 0) -> str:
+    have = f"{memory.available // MIB} MiB of {memory.limit // MIB} MiB are free"
+    if more:
+        have += f", training has used {more // MIB} MiB more before, as in a save"
     return f"{have}, each takes {size // MIB} MiB, and {KEEP_FREE:.0%} of the limit is left free"

@@ -351,6 +351,27 @@ def test_they_are_given_back_when_memory_gets_short(scene: Scene, said: Callable
     scene.idle(2)
 
 
+@pytest.mark.parametrize(
+    ("at_first", "later"),
+    [
+        (Memory(512 << 30, 5 << 30, 2 << 30), Memory(512 << 30, 300 << 30, 2 << 30)),
+        (Memory(512 << 30, 1 << 30, 9 << 30), Memory(64 << 30, 55 << 30)),
+    ],
+    ids=["the node is full, then free", "the node has less to give, then the container"],
+)
+def test_what_other_containers_used_is_not_kept_free_for_training(
+    scene: Scene, said: Callable[[], str], at_first: Memory, later: Memory
+) -> None:
+    scene.memory = at_first
+    scene.arm(2, scene.script(PRINTS))
+    text = f"0 of 2 workers can be warm: {at_first.available // MIB} MiB of 524288 MiB are free, each takes"
+    wait_for(lambda: text in said(), SECONDS, "it says why there are none")
+    wait_for(lambda: scene.warm._highest, SECONDS, "it has looked at memory")
+    scene.memory = later
+    scene.arm(2, "script.py")
+    scene.idle(2)
+
+
 @pytest.mark.parametrize("where", ["here", "in another pod"])
 def test_after_a_container_was_out_of_memory_none_wait_and_why_is_said(
     scene: Scene, said: Callable[[], str], monkeypatch: pytest.MonkeyPatch, where: str

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +15,12 @@ from pathlib import Path
 import pytest
 
 from devcluster.wait import wait_for
+from elasticjob import worker_exits
 from elasticjob.contract import names
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.records import DrainReport, ProgressReport
 from elasticjob.handler import K8sRendezvousHandler
+from elasticjob.worker_exits import exit_status
 from tests.unit.handler.joining import Start
 from tests.unit.handler.real_agent import Rounds, run_agent
 from tests.unit.memory_api import Leases
@@ -179,29 +183,72 @@ while True:
 """
 
 
+def drain(leases: Leases) -> DrainReport | None:
+    text = leases.annotation("a", names.DRAIN_ANNOTATION)
+    return None if text is None else DrainReport.parse(text)
+
+
 def test_workers_that_all_call_themselves_local_rank_0_stop_at_one_step(
     handler: Callable[..., K8sRendezvousHandler], leases: Leases, rounds: Rounds, tmp_path: Path
 ) -> None:
     """--virtual-local-rank of torchrun, and scripts that set CUDA_VISIBLE_DEVICES."""
 
-    def drain() -> DrainReport | None:
-        text = leases.annotation("a", names.DRAIN_ANNOTATION)
-        return None if text is None else DrainReport.parse(text)
-
     def operator() -> None:
         record = rounds.next()
-        leases.wait_for(drain, "both workers take part")
+        leases.wait_for(lambda: drain(leases), "both workers take part")
         leases.publish(replace(record, phase="Draining"))
-        leases.wait_for(lambda: (found := drain()) and found.stopped, "both have stopped")
+        leases.wait_for(lambda: (found := drain(leases)) and found.stopped, "both have stopped")
         steps = {said(tmp_path, "stopped", rank) for rank in range(2)}
         assert len(steps) == 1
-        found = drain()
+        found = drain(leases)
         assert found is not None
         assert steps == {str(found.step)}
         rounds.end()
         rounds.complete()
 
     run_agent(handler(), tmp_path, PROLOGUE + STEPS_WITH_RANK_0, operator, nproc=2)
+
+
+FEWER_BATCHES = """
+from elasticjob import should_stop, stop_here
+step = 0
+while not (rank == "0" and step and (folder / "part").exists()):
+    step += 1
+    if should_stop(step):
+        stop_here()
+    time.sleep(0.01)
+"""
+
+
+def test_a_worker_that_has_ended_is_not_waited_for_where_torch_took_its_status_first(
+    handler: Callable[..., K8sRendezvousHandler],
+    leases: Leases,
+    rounds: Rounds,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a busy machine torch looks before the thread that watches for ends."""
+    seen = threading.Event()
+
+    def late(kind: int, number: int) -> int | worker_exits.ExitStatus:
+        while (found := exit_status(kind, number)) is not worker_exits.ExitStatus.UNKNOWN:
+            time.sleep(0.01)
+        seen.set()
+        return found
+
+    monkeypatch.setattr(worker_exits, "exit_status", late)
+
+    def operator() -> None:
+        record = rounds.next()
+        leases.wait_for(lambda: drain(leases), "both workers take part")
+        (tmp_path / "part").touch()
+        assert seen.wait(SECONDS)
+        leases.publish(replace(record, phase="Draining"))
+        leases.wait_for(lambda: (found := drain(leases)) and found.stopped, "the other has stopped")
+        rounds.end()
+        rounds.complete()
+
+    run_agent(handler(), tmp_path, PROLOGUE + FEWER_BATCHES, operator, nproc=2)
 
 
 ASKED = """
