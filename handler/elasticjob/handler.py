@@ -539,7 +539,7 @@ class K8sRendezvousHandler(RendezvousHandler):
             if not self._core.observe(record):
                 return
             active, over = self._round, bool(self._core.end_reason())
-            out_of_memory = record.cause == OUT_OF_MEMORY
+            out_of_memory = record.out_of_memory or record.cause == OUT_OF_MEMORY
             drains = self._core.drain_asked()
             self._changed.notify_all()
         if out_of_memory and self._warm is not None:

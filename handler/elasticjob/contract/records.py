@@ -91,8 +91,9 @@ class RoundRecord:
     ``size`` is the number of members, ``leader_id`` the id of rank 0 and ``leader_endpoint`` ``host:port`` of
     the TCPStore that it serves. ``member_ids`` are the ids in rank order if they are few; else they are in a
     ``MemberList``, and the leader's store tells each its rank. ``number`` 0 with phase Broken is the record
-    before the first round. ``waiting_message`` is the operator's sentence on what the next round waits for;
-    it alone may change without a new phase.
+    before the first round. ``waiting_message`` is the operator's sentence on what the next round waits for.
+    ``out_of_memory``: a container of the job was, in one of the rounds that the status still lists. These
+    two alone may change without a new phase.
     """
 
     job_uid: str
@@ -109,6 +110,7 @@ class RoundRecord:
     limits: Limits = Limits()
     size: int = 0
     leader_id: str = ""
+    out_of_memory: bool = False
     version: int = RECORD_VERSION
 
     def __post_init__(self) -> None:
@@ -146,6 +148,7 @@ class RoundRecord:
                 "outcome": self.outcome,
                 "waitRenewPeriodSeconds": self.wait_renew_period_seconds,
                 "limits": self.limits.fields(),
+                **({"outOfMemory": True} if self.out_of_memory else {}),
             }
         )
 
@@ -170,6 +173,7 @@ class RoundRecord:
             limits=Limits.read(lambda key, least, default: limits.integer(key, least, default, MAX_INT32)),
             size=fields.integer("size", 0, 0, MAX_MEMBERS),
             leader_id=fields.token("leaderID", MAX_ID, ""),
+            out_of_memory=fields.boolean("outOfMemory"),
         )
         if len(set(record.member_ids)) != len(record.member_ids):
             raise RecordError("round record: an id appears twice in memberIDs")
