@@ -73,6 +73,8 @@ class Drain:
         self._waits = waits
         self._tell_at = 0.0
         self._told: tuple[int, tuple[int, ...]] = (0, ())
+        self._decided = False
+        self._step: int | None = None
         self._ended = threading.Event()
         self._poll = POLL_SECONDS * max(1.0, membership.size / MEMBERS_PER_POLL)
         self._connection: StoreConnection | None = None
@@ -107,30 +109,39 @@ class Drain:
 
     def _run(self) -> None:
         try:
-            self._drain()
+            self._until_done()
         except StoreGone as gone:
             logger.debug("round %d: the drain ends: %s", self._m.number, gone)
         finally:
             if self._connection is not None:
                 self._connection.close()
 
+    def _until_done(self) -> None:
+        """Whatever goes wrong is tried again, for what is said or asked twice stays the same. Workers are not
+        held for longer than the others wait. Raises StoreGone when the round is over."""
+        level, deadline = logging.WARNING, time.monotonic() + 1.5 * AGREE_SECONDS
+        while True:
+            try:
+                self._drain()
+                return
+            except StoreGone:
+                raise
+            except Exception:
+                logger.log(level, "round %d: its drain fails; trying again", self._m.number, exc_info=True)
+                level = logging.DEBUG
+            if not self._decided and time.monotonic() > deadline:
+                self._board.ask(NOTHING_ASKED)
+                logger.warning("round %d: the drain is given up: training goes on", self._m.number)
+                return
+            self._pause()
+
     def _drain(self) -> None:
         m = self._m
-        if not self._board.take_part():
-            logger.warning("round %d drains, but not all local workers have called should_stop", m.number)
+        if not self._decided and not self._hold():
             return
-        logger.info("round %d drains: its workers agree on a step to stop at", m.number)
-        if m.size > 1:
-            self._connection = self._open()
-        self._tell_at = time.monotonic() + TELL_SECONDS
-        self._board.ask(HOLD)
-        time.sleep(SETTLE_SECONDS)
-        step = self._agree(self._board.first_possible_step())
-        self._board.ask(NOTHING_ASKED if step is None else step + 1)
+        step = self._step
         if step is None:
-            logger.warning("round %d: the members did not agree on a step to stop at", m.number)
             return
-        logger.info("round %d: workers stop at step %d", m.number, step)
         keys = [f"{STOPPED_KEY}{rank}" for rank in range(m.size)]
         while (at := self._board.stopped_at()) is None:
             self._tell(step, keys)
@@ -149,6 +160,29 @@ class Drain:
             if at != ENDED or self._others_have_stopped(keys):
                 self._stopped(step)
 
+    def _hold(self) -> bool:
+        """Hold the workers until the members have agreed on a step, or that there is none. False if not all
+        take part."""
+        m = self._m
+        if not self._board.take_part():
+            logger.warning("round %d drains, but not all local workers have called should_stop", m.number)
+            return False
+        if not self._tell_at:
+            logger.info("round %d drains: its workers agree on a step to stop at", m.number)
+            self._tell_at = time.monotonic() + TELL_SECONDS
+        if m.size > 1 and self._connection is None:
+            self._connection = self._open()
+        self._board.ask(HOLD)
+        time.sleep(SETTLE_SECONDS)
+        step = self._agree(self._first())
+        self._step, self._decided = step, True
+        self._board.ask(NOTHING_ASKED if step is None else step + 1)
+        if step is None:
+            logger.warning("round %d: the members did not agree on a step to stop at", m.number)
+        else:
+            logger.info("round %d: workers stop at step %d", m.number, step)
+        return True
+
     def _others_have_stopped(self, keys: list[str]) -> bool:
         """Whether one of the members has workers that have stopped, and not ended."""
         if self._connection is None:
@@ -156,12 +190,20 @@ class Drain:
         said = self._call(lambda store: store.multi_get(keys))
         return any(bytes(one).decode() == HAS_STOPPED for one in said)
 
-    def _agree(self, first: int) -> int | None:
+    def _first(self) -> int | None:
+        """The first step at which no local worker has gone on; None if one does not say where it is."""
+        deadline = time.monotonic() + AGREE_SECONDS
+        while (first := self._board.first_possible_step()) is None and time.monotonic() < deadline:
+            self._pause()
+        return first
+
+    def _agree(self, first: int | None) -> int | None:
         """The step at which all stop, or None if there is none."""
         m = self._m
         if self._connection is None:
             return first
-        self._call(lambda store: store.set(f"{FIRST_KEY}{m.group_rank}", str(first)))
+        if first is not None:
+            self._call(lambda store: store.set(f"{FIRST_KEY}{m.group_rank}", str(first)))
         keys = [f"{FIRST_KEY}{rank}" for rank in range(m.size)] if self._leads else [STEP_KEY]
         limit = AGREE_SECONDS if self._leads else 1.5 * AGREE_SECONDS
         deadline = time.monotonic() + limit

@@ -178,6 +178,8 @@ class K8sRendezvousHandler(RendezvousHandler):
             active.workers.mark_stopping()
             with _told("the stacks of the workers are not written"):
                 self._terminator.dump()
+            with _told("workers that do not stop are not killed"):
+                self._terminator.kill_in_time()
             return 1
         return 0
 
@@ -245,7 +247,7 @@ class K8sRendezvousHandler(RendezvousHandler):
             if end_reason:
                 logger.info("round %d is over: %s", active.membership.number, end_reason)
             self._end_leftovers(active)
-        self._watch.attach_progress()
+        self._attach_progress()
         if active is not None:
             self._watch.leave(active.membership)
         self._detach_round()
@@ -515,8 +517,12 @@ class K8sRendezvousHandler(RendezvousHandler):
             record = None if self._core.end_reason() else self._core.succeeded()
         if record is not None and m is not None:
             logger.info("all local workers have succeeded")
-            self._watch.attach_progress()
+            self._attach_progress()
             self._lease.write(participant=record.dump(), finished=m.nonce)
+
+    def _attach_progress(self) -> None:
+        with _told("how far training has come is not told"):
+            self._watch.attach_progress()
 
     def _linger(self, store: RoundStore) -> None:
         """The leader's server stays until all members have passed the exit barrier."""
@@ -536,11 +542,12 @@ class K8sRendezvousHandler(RendezvousHandler):
             if not self._core.observe(record):
                 return
             active, over = self._round, bool(self._core.end_reason())
-            out_of_memory = record.cause == OUT_OF_MEMORY
+            out_of_memory = record.out_of_memory or record.cause == OUT_OF_MEMORY
             drains, replaces = self._core.drain_asked(), self._core.replaces()
             self._changed.notify_all()
         if out_of_memory and self._warm is not None:
-            self._warm.out_of_memory("a container of this job")
+            with _told("later workers may start warm"):
+                self._warm.out_of_memory("a container of this job")
         if active is not None and drains:
             with _told("the round does not drain here"):
                 active.drain.start()
@@ -550,7 +557,8 @@ class K8sRendezvousHandler(RendezvousHandler):
             active.workers.round_ended()
             with _told("the stacks of the workers may be missing"):
                 self._terminator.freeze()
-            self._terminator.kill_in_time()
+            with _told("workers that do not stop may not be killed"):
+                self._terminator.kill_in_time()
 
     def _unpublished(self) -> None:
         """From the watcher's thread: the record was deleted, most likely with its job."""

@@ -121,6 +121,7 @@ class Heartbeats:
         self._unconfirmed_since: float | None = None
         self._confirm_seconds = random.uniform(*CONFIRM_SECONDS)
         self._leader_left = self._knows_leader_left = False
+        self._told_aside = False
         self._stop = threading.Event()
         self._changed = threading.Condition()
         self._connection = self._open()
@@ -210,10 +211,9 @@ class Heartbeats:
 
     def _once(self) -> None:
         if not self._leads:
-            own = self._steps.read()
-            self._own_step = NO_STEP if own is None else own.step
+            self._aside(self._read_own_step)
         for word in self._words:
-            word.look()
+            self._aside(word.look)
         if self._membership.size > 1:
             answer = self._exchange()
         else:
@@ -222,13 +222,26 @@ class Heartbeats:
             for word in self._words:
                 if word.due and word.key in answer.said:
                     word.done = True
-                    word.all_said()
-            self._follow_progress(answer)
+                    self._aside(word.all_said)
+            self._aside(lambda: self._follow_progress(answer))
         now = time.monotonic()
         suspects = self._monitor.tick(now, answer.counts)
         self._check_unconfirmed(now, bool(suspects))
         if suspects:
             self._probe(suspects)
+
+    def _aside(self, work: Callable[[], None]) -> None:
+        """Without it heartbeats are sent all the same, and losses noticed."""
+        try:
+            work()
+        except Exception:
+            level = logging.DEBUG if self._told_aside else logging.WARNING
+            self._told_aside = True
+            logger.log(level, "steps, drains and hangs may not be told", exc_info=True)
+
+    def _read_own_step(self) -> None:
+        own = self._steps.read()
+        self._own_step = NO_STEP if own is None else own.step
 
     def _check_unconfirmed(self, now: float, suspicious: bool) -> None:
         if self._leader_left and not self._knows_leader_left:
@@ -240,7 +253,8 @@ class Heartbeats:
         elif self._unconfirmed_since is None:
             self._unconfirmed_since = now
         elif now - self._unconfirmed_since > self._confirm_seconds and not self._stop.is_set():
-            self._verify_source(self._unconfirmed_since)
+            since = self._unconfirmed_since
+            self._aside(lambda: self._verify_source(since))
 
     def _follow_progress(self, others: Answer) -> None:
         """On the leader: judge the steps, and tell what is new."""

@@ -92,11 +92,14 @@ class StopBoard:
             assert isinstance(mapping, mmap.mmap)
             mapping.close()
 
-    def first_possible_step(self) -> int:
-        """The first step at which no worker has gone on; to be asked a moment after it was told to hold.
-        Those that have ended well go nowhere: without others it is 0."""
-        steps = ((word >> 2) + (word & 3 not in (HELD, STOPPED)) for word in self._living())
-        return max(steps, default=0)
+    def first_possible_step(self) -> int | None:
+        """The first step at which no worker has gone on; to be asked a moment after it was told to hold. None
+        while one does not say where it is, or cannot be asked. Those that have ended well go nowhere: without
+        others it is 0."""
+        words = self._living()
+        if not all(words):
+            return None
+        return max(((word >> 2) + (word & 3 not in (HELD, STOPPED)) for word in words), default=0)
 
     def stopped_at(self) -> int | None:
         """The step at which all workers have stopped that have not ended well, ENDED if all have; None while

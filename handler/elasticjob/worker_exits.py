@@ -86,7 +86,7 @@ class WorkerExitWatcher:
             with contextlib.ExitStack() as files:
                 self._watch(files)
         except Exception:  # a thread of ours: no signal's exception passes here
-            logger.debug("no longer watching for the exit of workers", exc_info=True)
+            logger.warning("no longer watching for the exit of workers", exc_info=True)
         finally:
             with self._changed:
                 self._running = {}
@@ -95,8 +95,8 @@ class WorkerExitWatcher:
     def _find_once(self) -> Mapping[int, int] | None:
         try:
             return self._find()
-        except OSError as error:  # short of descriptors: they are asked for again
-            logger.debug("cannot find the workers; retrying: %s", error)
+        except Exception:  # short of descriptors, mostly: they are asked for again
+            logger.debug("cannot find the workers; retrying", exc_info=True)
             return None
 
     def _look_below(self, at_once: bool = False) -> None:

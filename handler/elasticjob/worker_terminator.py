@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+import time
 from collections.abc import Callable
 
 from elasticjob import processes
@@ -71,30 +72,38 @@ class WorkerTerminator:
         m, workers = self._core.membership, self._workers()
         if m is None or workers is None or self._terminating == m.number:
             return
-        self._terminating = m.number
 
         def kill() -> None:
-            if self._workers() is not workers:
-                return
-            listed = workers.listed()
-            try:
-                if listed:
-                    workers.mark_stopping()
-                    self._stacks.dump()
-                    killed = [one for one in listed if _kill(one)]
-                    if killed:
-                        logger.warning(
-                            "round %d is over, but its workers did not stop: killed %s",
-                            m.number,
-                            ", ".join(f"rank {one.rank} (pid {one.pid})" for one in killed),
-                        )
-            except OSError as error:
-                logger.debug("cannot kill the workers; retrying: %s", error)
-                listed = ()
-            if not listed:
-                _later(AGAIN_SECONDS, kill)
+            level = logging.WARNING
+            while self._workers() is workers:
+                try:
+                    if self._kill(m.number, workers):
+                        return
+                except OSError as error:
+                    logger.debug("cannot kill the workers; retrying: %s", error)
+                except Exception:  # the next round waits for the end of all of them
+                    logger.log(level, "cannot kill the workers; retrying", exc_info=True)
+                    level = logging.DEBUG
+                time.sleep(AGAIN_SECONDS)
 
         _later(self._grace_seconds, kill)
+        self._terminating = m.number
+
+    def _kill(self, number: int, workers: RoundWorkers) -> bool:
+        """Whether the workers are there, and those that were left have been killed. Raises OSError."""
+        listed = workers.listed()
+        if not listed:
+            return False
+        workers.mark_stopping()
+        self._stacks.dump()
+        killed = [one for one in listed if _kill(one)]
+        if killed:
+            logger.warning(
+                "round %d is over, but its workers did not stop: killed %s",
+                number,
+                ", ".join(f"rank {one.rank} (pid {one.pid})" for one in killed),
+            )
+        return True
 
     def _hung_in(self, workers: RoundWorkers) -> bool:
         return self._workers() is workers and self._core.round_hung()

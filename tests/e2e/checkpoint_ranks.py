@@ -1,4 +1,4 @@
-"""What the ranks of test_checkpoints.py do: a small model, trained by a real process group with gloo.
+"""What the ranks of checkpoint_rounds.py do: a small model, trained by a real process group with gloo.
 
 The global batch of a step is the same at every world size, so that the losses tell whether a run that was
 resumed is the run that was interrupted.
@@ -24,7 +24,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from elasticjob.checkpoint import Checkpoints, TrainState, shards, storage
+from elasticjob.checkpoint import Checkpoints, TrainState
+from tests.e2e import checkpoint_moments
 
 try:
     from torch.distributed.fsdp import fully_shard
@@ -135,21 +136,8 @@ def trouble(rank: int, plan: Plan) -> None:
     """Patch what writes, to be killed or held there."""
     planned, number = (plan.kill, signal.SIGKILL) if plan.kill else (plan.stop, signal.SIGSTOP)
     if planned and planned[1] == rank:
-        moment, step = planned[0], f"-s{planned[2]:08d}"
-        if moment in AGREEMENTS:
-            before_agreement(AGREEMENTS[moment], lambda: os.kill(os.getpid(), number))
-        elif moment == "shard":
-            original_stream = shards._Files.create_stream
-
-            def create_stream(self: Any, path: Any, mode: str) -> Any:
-                if mode == "wb" and step in str(path):
-                    Path(str(path)).write_bytes(b"PK")  # half of it
-                    os.kill(os.getpid(), number)
-                return original_stream(self, path, mode)
-
-            shards._Files.create_stream = create_stream  # type: ignore[method-assign]
-        else:
-            before_put(moment, step, lambda: os.kill(os.getpid(), number))
+        moment, _, step = planned
+        checkpoint_moments.at(moment, step, lambda: os.kill(os.getpid(), number))
     if plan.hold and rank == 0:
         moment, held_step, path = plan.hold
 
@@ -168,36 +156,7 @@ def trouble(rank: int, plan: Plan) -> None:
 
             Checkpoints._complete = complete  # type: ignore[method-assign]
         else:
-            before_put(moment, f"-s{held_step:08d}", wait)
-
-
-AGREEMENTS = {"begin": 1, "candidates": 2, "forget": 3}
-"""The agreements on the way to a checkpoint, in their order."""
-
-
-def before_agreement(number: int, action: Any) -> None:
-    """Do something when the ranks are about to agree for this time."""
-    original, calls = Checkpoints._agreed, iter(range(1, 1000))
-
-    def agreed(self: Any, look: Any) -> Any:
-        if next(calls) == number:
-            action()
-        return original(self, look)
-
-    Checkpoints._agreed = agreed  # type: ignore[method-assign,assignment]
-
-
-def before_put(moment: str, step: str, action: Any) -> None:
-    """Do something when the marker of a step is about to be written, after every check."""
-    assert moment == "marker"
-    original = storage.Folder.put
-
-    def put(self: Any, path: str, content: bytes) -> None:
-        if step in path:
-            action()
-        original(self, path, content)
-
-    storage.Folder.put = put  # type: ignore[method-assign]
+            checkpoint_moments.at(moment, held_step, wait)
 
 
 def run_program(

@@ -3,111 +3,17 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import queue
 import re
 import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.e2e import checkpoint_ranks, s3_server
-from tests.e2e.checkpoint_ranks import Plan
-
-DEADLINE_SECONDS = 600
-WRAPPER = "fsdp" if checkpoint_ranks.HAS_FSDP2 else "ddp"
-
-context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(["tests.e2e.checkpoint_ranks", "s3fs"])
-
-
-@dataclass
-class Round:
-    """The processes of one round."""
-
-    processes: list[BaseProcess]
-    results: Any
-
-    def outcomes(self, killed: int | None = None) -> list[dict[str, Any]]:
-        """What each rank says, in the end; a killed one nothing, and others need not end."""
-        found: dict[int, dict[str, Any]] = {}
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while len(found) < len(self.processes) - (killed is not None):
-            try:
-                rank, outcome = self.results.get(timeout=0.2)
-                found[rank] = outcome
-            except queue.Empty:
-                if killed is not None and not self.processes[killed].is_alive():
-                    break
-                assert time.monotonic() < deadline, f"only ranks {sorted(found)} have ended"
-        return [found[rank] for rank in sorted(found)]
-
-    def survivors(self, number: int) -> list[dict[str, Any]]:
-        """What as many ranks say."""
-        return [self.results.get(timeout=DEADLINE_SECONDS)[1] for _ in range(number)]
-
-    def kill(self) -> None:
-        for process in self.processes:
-            process.kill()
-            process.join()
-
-
-@dataclass(frozen=True)
-class Run:
-    """A folder, and the rounds that train in it."""
-
-    directory: Path
-    folder: str
-    environment: dict[str, str]
-
-    @contextmanager
-    def round(self, ranks: int, number: int | None, until: int, **options: Any) -> Iterator[Round]:
-        options.setdefault("wrapper", WRAPPER)
-        plan = Plan(self.folder, number, until, environment=self.environment, **options)
-        results = context.Queue()
-        meeting = str(self.directory / f"meeting-{time.monotonic_ns()}")
-        processes: list[BaseProcess] = [
-            context.Process(
-                target=checkpoint_ranks.run, args=(rank, ranks, meeting, plan, results), daemon=True
-            )
-            for rank in range(ranks)
-        ]
-        for process in processes:
-            process.start()
-        started = Round(processes, results)
-        try:
-            yield started
-        finally:
-            started.kill()
-
-    def train(self, ranks: int, number: int | None, until: int, **options: Any) -> list[dict[str, Any]]:
-        """A round in which all goes well."""
-        with self.round(ranks, number, until, **options) as going:
-            outcomes = going.outcomes()
-        assert [outcome["error"] for outcome in outcomes] == [""] * ranks, outcomes
-        assert len({outcome["resumed"] for outcome in outcomes}) == 1
-        return outcomes
-
-    def fail(self, ranks: int, number: int | None, until: int, **options: Any) -> str:
-        """The error that every rank of a round ends with."""
-        with self.round(ranks, number, until, **options) as going:
-            (error,) = {outcome["error"] for outcome in going.outcomes()}
-        return str(error)
-
-    def names(self) -> list[str]:
-        """The checkpoints, complete ones and others, without their generation."""
-        found = sorted(Path(self.folder).glob("checkpoint-*"))
-        return [path.name[17:] + ("" if (path / "complete.json").exists() else " half") for path in found]
-
-    def shard(self, name: str) -> Path:
-        (folder,) = Path(self.folder).glob(f"checkpoint-*-{name}")
-        return max(folder.glob("*.distcp"), key=lambda path: path.stat().st_size)
+from tests.e2e import s3_server
+from tests.e2e.checkpoint_rounds import DEADLINE_SECONDS, Run
 
 
 @pytest.fixture
@@ -248,20 +154,6 @@ def test_a_job_is_refused_while_another_one_uses_the_directory(run: Run) -> None
         gate.unlink()
         assert [outcome["error"] for outcome in holder.outcomes()] == [""]
     assert run.names() == ["r000001-s00000002", "r000001-s00000004"]
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("moment", ["begin", "candidates", "forget", "shard"])
-def test_the_others_do_not_wait_for_a_rank_that_is_lost(run: Run, moment: str, rank: int) -> None:
-    """They stay alive themselves, so that no closed connection helps; one that hangs closes none."""
-    run.train(3, 1, 2, wrapper="ddp")
-    how = "kill" if rank else "stop"
-    trouble: dict[str, Any] = {how: (moment, rank, 4)}
-    with run.round(3, 2, 4, wrapper="ddp", timeout=20, stay=True, **trouble) as going:
-        outcomes = going.survivors(2)
-    assert {outcome["error"].split(":")[0] for outcome in outcomes} == {"LostRankError"}
-    assert "waits for the others up to 20 s: one of them was lost" in outcomes[0]["error"]
-    assert run.train(2, 3, 4, wrapper="ddp")[0]["resumed"] == 2
 
 
 def test_without_an_elasticjob_each_start_goes_on_where_the_last_one_was(run: Run) -> None:

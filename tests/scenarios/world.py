@@ -290,7 +290,10 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
             self.write_record(self.former[-1 - int(rounds)])
         else:
             kept = name_of(self.reader.latest)
-            self.trace.append(f"the round Lease says {name_of(self.record)}, its readers keep {kept}")
+            more = ", and that a container was out of memory" * bool(
+                self.record and self.record.out_of_memory
+            )
+            self.trace.append(f"the round Lease says {name_of(self.record)}{more}, its readers keep {kept}")
 
     def do_clock(self, seconds: str) -> None:
         """The operator's wall clock jumps."""

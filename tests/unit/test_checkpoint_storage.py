@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import logging
 import os
 import pickle
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import pytest
 import torch
@@ -20,6 +22,20 @@ from elasticjob.checkpoint import checkpoints as module
 from elasticjob.checkpoint.storage import Storage, open_storage
 
 SIZE = 1000
+
+
+class Writes:
+    """A file that a call goes before each write to."""
+
+    def __init__(self, file: IO[bytes], before: Callable[[], None]) -> None:
+        self._file, self._before = file, before
+
+    def write(self, content: bytes) -> int:
+        self._before()
+        return self._file.write(content)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
 
 
 class Failing:
@@ -51,7 +67,7 @@ class Failing:
         writes = mode != "rb"
         self._call("open" if writes else "read", path)
         with self.storage.stream(path, mode) as file:
-            yield file
+            yield cast(IO[bytes], Writes(file, partial(self._call, "write", path))) if writes else file
             self._call("close" if writes else "end of read", path)
 
     def stream(self, path: str, mode: str) -> AbstractContextManager[IO[bytes]]:
@@ -133,7 +149,7 @@ def from_then_on(nth: int) -> Callable[[int, str, str], int]:
 
 
 def full(nth: int) -> Callable[[int, str, str], int]:
-    writes = {"put", "open", "close", "mkdir"}
+    writes = {"put", "open", "write", "close", "mkdir"}
     return lambda call, what, *_: errno.ENOSPC if call >= nth and what in writes else 0
 
 
@@ -244,13 +260,14 @@ def test_a_claim_that_is_removed_stops_its_holder(rounds: Any, tmp_path: Path) -
         newcomer.save(5, weights(5))
 
 
-def test_a_full_disk_is_named_with_what_it_holds(rounds: Any, tmp_path: Path) -> None:
-    run = tmp_path / "run"
+@pytest.mark.parametrize(("when", "nth"), [("write", 1), ("write", 4), ("close", 1)])
+def test_a_full_disk_is_named_with_what_it_holds(rounds: Any, tmp_path: Path, when: str, nth: int) -> None:
+    run, calls = tmp_path / "run", itertools.count(1)
     with rounds(str(run), 1, job="A") as checkpoints:
         checkpoints.save(1, weights(1))
 
     def full_at_shards(_: int, what: str, path: str) -> int:
-        return errno.ENOSPC if what == "close" and "distcp" in path else 0
+        return errno.ENOSPC if what == when and "distcp" in path and next(calls) >= nth else 0
 
     going = rounds(str(run), 1, full_at_shards, job="B")
     going.save(2, weights(2))

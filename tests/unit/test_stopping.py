@@ -323,6 +323,7 @@ def test_a_script_waits_for_its_end_by_stop_here_or_by_leaving_its_loop(tmp_path
         board.ask(HOLD)
         time.sleep(0.1)
         step = board.first_possible_step()
+        assert step is not None
         board.ask(step + 1)
         wait_for(lambda: board.stopped_at() is not None, 30, "it has stopped")
         assert board.stopped_at() == step

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -82,8 +83,7 @@ class Checkpoints:
         # the host then.
         self._group: dist.ProcessGroup | None = None
         if dist.is_initialized():
-            made = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
-            self._group = cast(dist.ProcessGroup, made)
+            self._group = self._new_group()
         self._rank = dist.get_rank() if self._group else 0
         self._world_size = dist.get_world_size() if self._group else 1
         self._pending: tuple[Name, Future[Any]] | None = None
@@ -244,10 +244,35 @@ class Checkpoints:
         except RuntimeError as error:
             if self._group is None:
                 raise
-            raise LostRankError(
-                f"rank {self._rank} waits for the others up to {self._timeout:g} s: one of them was lost, or "
-                f"took longer ({error})"
-            ) from error
+            raise self._lost(error) from error
+
+    def _new_group(self) -> dist.ProcessGroup:
+        """In a thread: where a rank has gone, gloo tries to connect five times, each as long as ``timeout``.
+
+        Raises LostRankError.
+        """
+        made: Future[dist.ProcessGroup] = Future()
+
+        def make() -> None:
+            try:
+                group = dist.new_group(backend="gloo", timeout=timedelta(seconds=self._timeout))
+                made.set_result(cast(dist.ProcessGroup, group))
+            except BaseException as error:  # noqa: BLE001  # goes to the caller
+                made.set_exception(error)
+
+        threading.Thread(target=make, name="elasticjob-group", daemon=True).start()
+        try:
+            return made.result(self._timeout)
+        except FutureTimeoutError:
+            raise self._lost("a connection to it cannot be made") from None
+        except RuntimeError as error:
+            raise self._lost(error) from error
+
+    def _lost(self, error: RuntimeError | str) -> LostRankError:
+        return LostRankError(
+            f"rank {dist.get_rank()} waits for the others up to {self._timeout:g} s: one of them was lost, "
+            f"or took longer ({error})"
+        )
 
     def _load(self, state: dict[str, Any], reader: Reader) -> None:
         planner = Planner(self._weights_only)

@@ -122,7 +122,12 @@ class _Files(FileSystemBase):
                 yield file
                 return
             summed = _Summed(file)
-            yield summed
+            try:
+                yield summed
+            except Exception:
+                if summed.failure is not None:  # torch.save says "unexpected pos" instead
+                    raise summed.failure from None
+                raise
             self.written[str(path)] = File(summed.size, summed.crc32)
 
     def concat_path(self, path: str | os.PathLike[str], suffix: str) -> str:
@@ -157,12 +162,17 @@ class _Summed(io.RawIOBase):
         self._file = file
         self.size = 0
         self.crc32 = 0
+        self.failure: Exception | None = None
 
     def writable(self) -> bool:
         return True
 
     def write(self, content: Any) -> int:
-        self._file.write(content)
+        try:
+            self._file.write(content)
+        except Exception as error:
+            self.failure = self.failure or error
+            raise
         length = memoryview(content).nbytes
         self.size += length
         self.crc32 = zlib.crc32(content, self.crc32)

@@ -151,6 +151,7 @@ class Remote:
         file = self._files.open(path, mode)
         try:
             yield file
+            file.close()
         except BaseException:
             # Leaving it as a context would upload what is there; so would its end as an object.
             if mode != "rb":
@@ -159,7 +160,6 @@ class Remote:
                 with suppress(Exception):
                     file.closed = True
             raise
-        file.close()
 
     def put(self, path: str, content: bytes) -> None:
         self._files.pipe_file(path, content)

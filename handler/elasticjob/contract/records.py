@@ -93,7 +93,8 @@ class RoundRecord:
     ``MemberList``, and the leader's store tells each its rank. ``number`` 0 with phase Broken is the record
     before the first round. ``waiting_message`` is the operator's sentence on what the next round waits for.
     ``replacing``: a running round goes on until the next pods of members that leave have joined; until then
-    the preStop hooks of those wait. Only these two may change without a new phase.
+    the preStop hooks of those wait. ``out_of_memory``: a container of the job was, in one of the rounds that
+    the status still lists. Only these three may change without a new phase.
     """
 
     job_uid: str
@@ -111,6 +112,7 @@ class RoundRecord:
     limits: Limits = Limits()
     size: int = 0
     leader_id: str = ""
+    out_of_memory: bool = False
     version: int = RECORD_VERSION
 
     def __post_init__(self) -> None:
@@ -149,6 +151,7 @@ class RoundRecord:
                 "waitRenewPeriodSeconds": self.wait_renew_period_seconds,
                 "limits": self.limits.fields(),
                 **({"replacing": True} if self.replacing else {}),
+                **({"outOfMemory": True} if self.out_of_memory else {}),
             }
         )
 
@@ -174,6 +177,7 @@ class RoundRecord:
             limits=Limits.read(lambda key, least, default: limits.integer(key, least, default, MAX_INT32)),
             size=fields.integer("size", 0, 0, MAX_MEMBERS),
             leader_id=fields.token("leaderID", MAX_ID, ""),
+            out_of_memory=fields.boolean("outOfMemory"),
         )
         if len(set(record.member_ids)) != len(record.member_ids):
             raise RecordError("round record: an id appears twice in memberIDs")

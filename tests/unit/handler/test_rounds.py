@@ -228,6 +228,19 @@ def test_a_newcomer_among_others_that_train_announces_itself_when_it_is_warm(
     assert sorted(one.result().rank for one in joining) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("said", [True, False])
+def test_a_pod_that_joins_rounds_later_starts_no_spares_after_a_container_was_out_of_memory(
+    leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch, said: bool
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr("elasticjob.handler.WarmWorkers.out_of_memory", lambda _, whose: told.append(whose))
+    leases.publish(RoundRecord("uid", 2, "Broken", "n2", cause="Grow", out_of_memory=said))
+    joining = Joining(start("a", warm=True))
+    form(leases, 3, "a", cause="Grow", out_of_memory=said)
+    joining.result()
+    assert set(told) == {"a container of this job"} if said else not told
+
+
 def test_the_leader_s_lease_says_whether_all_members_can_start_warm(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
