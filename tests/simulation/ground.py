@@ -13,6 +13,7 @@ from elasticjob.contract.records import (
     RoundReport,
     StartsReport,
 )
+from elasticjob.contract.relay import CutOff, RelayReport
 from elasticjob.core.participant import Membership
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class LeaseValue(NamedTuple):
     drain: DrainReport | None = None
     fenced: str = ""
     starts: StartsReport | None = None
+    relay: RelayReport | None = None
 
 
 class Network(Protocol):
@@ -65,6 +67,8 @@ class RoundKeys:
     but for those that have less to train."""
     fenced: set[int] = field(default_factory=set)
     """Members whose workers have opened checkpoints that refuse what an earlier round saves."""
+    words: list[CutOff] = field(default_factory=list)
+    """What members that cannot write have said."""
 
 
 @dataclass
