@@ -40,6 +40,8 @@ MISSED_SECONDS = 5.0
 """How long members may take to come back until their rights are in doubt."""
 DOUBTED_SECONDS = 60.0
 """How often rights are written again while members of a running round seem to lack theirs."""
+ACCOUNT_SECONDS = 5.0
+"""How often a service account is made again that is deleted again and again."""
 UNNEEDED_SECONDS = 5.0
 """How long a name that is not needed may stay in the Role before a write is made for its removal alone."""
 
@@ -125,7 +127,7 @@ class Applier:
         else:
             memory.write_backoff.done(ROUND)
         rights_left = self._rewrite_rights(plan, memory)
-        self._look_for_account(job, memory)
+        account_left = self._look_for_account(job, memory)
         access = access_of(job, plan.pod_names, self._cache.service_accounts(job))
         unneeded = self._unneeded(access, memory)
         # A job that had ended before this process looked needs nothing more: no writes, at any takeover.
@@ -157,7 +159,7 @@ class Applier:
         if memory.write_backoff.failing_writes() != failing_writes:
             postponed.append(FAILING_WRITES_SHOWN_SECONDS)
         again = memory.write_backoff.wake_after(self._clock(), memory.under_way)
-        return Written(events, earliest(*postponed, rights_left, unneeded, wait, again))
+        return Written(events, earliest(*postponed, rights_left, account_left, unneeded, wait, again))
 
     def record_write_failure(self, job: Job, memory: Memory, target: Target, error: ApiError) -> None:
         """Record a write or a read that has failed, and send its Events."""
@@ -269,13 +271,22 @@ class Applier:
         memory.rights_rewritten_for, memory.access = r.number, None
         return None
 
-    def _look_for_account(self, job: Job, memory: Memory) -> None:
-        """The job's own service account is made again as soon as the watch has shown that it is gone."""
-        gone, memory.accounts_gone = memory.accounts_gone, self._cache.accounts_gone(job)
-        if memory.accounts_gone == gone or self._cache.has_account(job) or memory.access is None:
-            return
+    def _look_for_account(self, job: Job, memory: Memory) -> float | None:
+        """The job's own service account is made again as soon as the watch has shown that it is gone: unless
+        the job goes, too, and not in a race with what deletes it. Seconds until then."""
+        gone = self._cache.accounts_gone(job)
+        if gone == memory.accounts_gone:
+            return None
+        if self._cache.has_account(job) or job.finalizers or memory.access is None:
+            memory.accounts_gone = gone
+            return None
+        left = memory.account_lost_at + ACCOUNT_SECONDS - self._clock()
+        if left > 0:
+            return left
+        memory.accounts_gone, memory.account_lost_at = gone, self._clock()
         if memory.access.own_account:
             memory.account_lost, memory.access = True, None
+        return None
 
     def _unneeded(self, access: Access, memory: Memory) -> float | None:
         """Seconds for which rights may stay that are no longer needed; None if access must be written now.

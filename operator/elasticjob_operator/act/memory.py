@@ -81,6 +81,8 @@ class Memory:
     """When that was last done because members of a running round seemed to lack their rights."""
     accounts_gone: int = 0
     """How often the job's own service account was known to be deleted when it was last looked for."""
+    account_lost_at: float = float("-inf")
+    """When it was last made again (monotonic)."""
     account_lost: bool = False
     """It was deleted, and is not made again yet."""
     unneeded_since: float | None = None
