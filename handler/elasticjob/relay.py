@@ -158,7 +158,9 @@ class Relay:
             if one.group_rank >= self._membership.size:
                 continue
             if one.why:
-                logger.warning(
+                # In an outage of the API server all members say so.
+                logger.log(
+                    logging.WARNING if one.left else logging.DEBUG,
                     "round %d: group rank %d cannot write its Lease (%s)%s",
                     self._membership.number,
                     one.group_rank,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from torch.distributed import PrefixStore
 
 from elasticjob.api.errors import Forbidden, Unauthorized, Unavailable
 from elasticjob.contract.names import RELAY_ANNOTATION
 from elasticjob.contract.relay import CutOff, RelayReport
 from elasticjob.core.write_trouble import WriteTrouble
+from elasticjob.relay import COUNT_KEY, WORD_KEY
+from elasticjob.stores import connect
 from tests.unit.handler.joining import Joining, Start, form, two
 from tests.unit.memory_api import Leases
 
@@ -72,6 +75,19 @@ def test_for_a_leader_that_cannot_write_another_member_speaks(leases: Leases, st
     leases.wait_for(lambda: relayed(leases, "b")[0].left, "it has left the round")
     del leases.refused["a"]
     leases.wait_for(lambda: not relayed(leases, "b"), "it can write again")
+
+
+def test_words_that_make_no_sense_are_passed_over(leases: Leases, start: Start) -> None:
+    """Whoever reaches the port may write into the store."""
+    handlers, _, record = two(leases, start)
+    membership = handlers[1]._core.membership
+    assert membership is not None
+    store = PrefixStore(membership.prefix, connect(record.leader_endpoint))
+    for word in ("", "{", '{"groupRank":7,"why":"x"}', "x" * 100_000, CutOff(0, "leader").dump()):
+        store.set(f"{WORD_KEY}{store.add(COUNT_KEY, 1)}", word)
+    leases.refused["b"] = Unauthorized("Unauthorized", 401)
+    handlers[1]._lease.write()
+    leases.wait_for(lambda: relayed(leases, "a") == {1: CutOff(1, "Unauthorized")}, "it cannot write")
 
 
 def test_short_trouble_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
