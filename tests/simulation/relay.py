@@ -5,6 +5,7 @@ A word in the round's store wakes those that listen, a heartbeat period later at
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING
 
 from elasticjob.contract.records import FailureReport
@@ -28,6 +29,8 @@ class Relay:
         self._ground = ground
         self._trouble = WriteTrouble()
         self._closed = False
+        self._own_rng = random.Random(agent.uid)
+        """Who hears a word when changes nothing else of the history."""
         self._forget(None)
 
     def _forget(self, m: Membership | None) -> None:
@@ -89,7 +92,7 @@ class Relay:
         """There is a word in the store of this round."""
         mine = self._m
         if mine is not None and mine.prefix == m.prefix and mine.group_rank < RELAYING_RANKS:
-            self._kernel.after(self._kernel.between(0.0, m.limits.heartbeat_period), self._listen, mine)
+            self._kernel.after(self._own_rng.uniform(0.0, m.limits.heartbeat_period), self._listen, mine)
 
     def _listen(self, m: Membership) -> None:
         if self._m is not m or self._closed or not self._agent.alive:
