@@ -77,13 +77,15 @@ class Behaviour:
     takes one of them. ``steps``: it reports them. ``drains``: it calls ``should_stop``. ``fenced``: its
     checkpoints refuse what an earlier round saves. ``warm``: warm
     workers are on, and with this probability a round's leader says without end that they are being
-    prepared."""
+    prepared. ``relays``: who cannot write tells others, as handlers do; where it is not played, histories are
+    those of handlers from before."""
 
     needed: float | None = None
     steps: bool = False
     drains: bool = False
     fenced: bool = False
     warm: float | None = None
+    relays: bool = False
     echo: float = 0.7
     """How probable it is that a worker's collective fails when a peer is lost."""
     slow_stop: float = 0.05

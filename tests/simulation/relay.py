@@ -79,6 +79,8 @@ class Relay:
         m, known = self._m, self._said or CutOff(self._own.group_rank, "")
         if m is None or m.size == 1 or self._own == known or not (self._own.why or known.why):
             return
+        if not self._ground.behaviour.relays:
+            return
         _, keys = self._agent.keys(m)
         if keys is None:
             return  # the next write that fails is the next occasion
