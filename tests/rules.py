@@ -301,6 +301,7 @@ RULES = {
     # Growth
     "I10 the size in one piece": Rule("scaling._least", gives(1)),
     "I10 nothing is done again": Rule("scaling.has_succeeded", gives(False)),
+    "who cannot write speaks through others": Rule("unheard.says_left", gives(False)),
     "a drain ends whoever has succeeded": Rule("draining.follow", around=unless_one_has_succeeded),
     "I10 fit members": Rule("scaling._unfit", gives("")),
     "I10 published at once": Rule("rounds.PLANNED", frozenset()),

@@ -59,6 +59,7 @@ from elasticjob.leftovers import Ending
 from elasticjob.member_watch import MemberWatch
 from elasticjob.newcomer import has_no_lease, wait_until_warm
 from elasticjob.pod_hook import PodHook
+from elasticjob.relay import Relay
 from elasticjob.round_source import LeaseRoundSource, RoundSource
 from elasticjob.round_store import RoundStore
 from elasticjob.servers import OwnServers
@@ -85,6 +86,9 @@ RBAC_SECONDS = 10.0
 """How long a 403 may come from a cache that lags behind, where no operator would change it."""
 TOKEN_SECONDS = 150.0
 """How long a 401 may be a token that the kubelet is about to replace: it checks volumes every 60 to 90 s."""
+REFUSED_SECONDS = 20.0
+"""How long a 401 may last if the kubelet has no reason to replace the token yet: its service account is
+another one by now, say. A new pod gets a token that is accepted."""
 NO_JOB_SECONDS = 10.0
 """How long there may be no round record before the handler asks whether the job exists at all."""
 LINGER_SECONDS = 30.0
@@ -126,6 +130,7 @@ class K8sRendezvousHandler(RendezvousHandler):
         self._round: ActiveRound | None = None
         self._left_round: ActiveRound | None = None
         self._watch = MemberWatch(self._core, self._lease, self._source.verify)
+        self._relay: Relay | None = None
         self._steps = StepFiles()
         self._worker_steps = StepReader("")
         self._agent_call = AgentCall()
@@ -250,6 +255,8 @@ class K8sRendezvousHandler(RendezvousHandler):
         self._attach_progress()
         if active is not None:
             self._watch.leave(active.membership)
+            if self._relay is not None:
+                self._relay.leave(report)
         self._detach_round()
         return report
 
@@ -266,10 +273,11 @@ class K8sRendezvousHandler(RendezvousHandler):
             with self._changed:
                 step = self._core.take_step()
                 if not isinstance(step, (Enter, AnnounceAgain, Stop)):
-                    self._check(deadline)
+                    self._check(deadline, failure)
                     self._changed.wait(1.0)
             if isinstance(step, Enter):
                 self._watch.stop_post_round_probe()
+                self._stop_relay()
                 return step.membership
             if isinstance(step, Stop):
                 self._stop(step)
@@ -335,19 +343,24 @@ class K8sRendezvousHandler(RendezvousHandler):
         record = self._core.latest
         self._lease.renew_every(float(record.wait_renew_period_seconds) if record is not None else 5.0)
 
-    def _check(self, deadline: float) -> None:
-        """Reasons to give up waiting."""
+    def _check(self, deadline: float, failure: FailureReport | None) -> None:
+        """Reasons to give up waiting. Where the failure of a worker could not be reported, they tell it."""
         if self._lease.superseded:
             raise RendezvousStateError(self._lease.superseded)
         for thread in (self._source, self._lease):
             for kind, limit, text in (
                 (Forbidden, self._forbidden_limit(thread), messages.forbidden),
-                (Unauthorized, TOKEN_SECONDS, messages.unauthorized),
+                (
+                    Unauthorized,
+                    REFUSED_SECONDS if thread.auth_errors.lasting else TOKEN_SECONDS,
+                    messages.unauthorized,
+                ),
             ):
                 seconds = thread.auth_errors.seconds(kind)
                 if seconds > limit:
                     last_error = self._source.last_error or self._lease.last_error
-                    raise RendezvousStateError(text(self._settings, last_error, seconds))
+                    what = messages.unreported(failure) if failure is not None else ""
+                    raise RendezvousStateError(what + text(self._settings, last_error, seconds))
         if time.monotonic() > deadline:
             raise RendezvousTimeoutError(
                 f"no round within {self._settings.join_timeout:.0f} s; {self._waiting_text(0.0)}"
@@ -472,6 +485,9 @@ class K8sRendezvousHandler(RendezvousHandler):
         self._servers.establish(done.workers_server)
         if leads:
             self._lease.write(report=RoundReport(m.nonce, established=True).dump())
+        self._relay = relay = Relay(m, lambda text: self._lease.write(relay=text))
+        self._lease.on_trouble = relay.trouble
+        relay.begin()
         self._watch.begin(
             m, steps, lambda: store.passed, board, lambda: fenced.all_say(fences, count), self._warm
         )
@@ -589,8 +605,15 @@ class K8sRendezvousHandler(RendezvousHandler):
         active = self._round
         return active.workers if active is not None else None
 
+    def _stop_relay(self) -> None:
+        """What was passed on is of the round before."""
+        relay, self._relay = self._relay, None
+        if relay is not None and relay.stop():
+            self._lease.attach(relay=None)
+
     def _stop_threads(self) -> None:
         self._watch.stop_post_round_probe()
+        self._stop_relay()
         self._detach_round()
         self._close_round()
         self._source.stop()

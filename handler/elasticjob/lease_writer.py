@@ -13,6 +13,7 @@ import random
 import secrets
 import threading
 import time
+from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
 
@@ -21,10 +22,13 @@ from elasticjob.api.errors import ApiError, Conflict, NotFound, Unauthorized
 from elasticjob.api.leases import LeaseApi
 from elasticjob.contract.names import GROUP, UNTRACKED
 from elasticjob.core.renewal_schedule import RenewalSchedule
+from elasticjob.core.write_trouble import WriteTrouble
 
 logger = logging.getLogger(__name__)
 
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.2, 10.0
+REFUSED_PAUSE_SECONDS = 5.0
+"""The longest pause after a 401: the next token may stand on disk at any moment."""
 WARN_SECONDS = 5.0
 """Of answers 401: while kubelet replaces a token, one or two are nothing to speak of."""
 WRITER_ANNOTATION = f"{GROUP}/writer"
@@ -47,6 +51,10 @@ class LeaseWriter:
         self._renewals = RenewalSchedule(60.0, time.monotonic(), lambda: random.uniform(0.9, 1.1))
         self._stopped = False
         self.auth_errors = AuthErrors()
+        self._trouble = WriteTrouble()
+        self.on_trouble: Callable[[str], None] = lambda _why: None
+        """Is told, from the thread, with each write that fails why, once they have failed for a while; and
+        with "" that one has succeeded again. It must not block."""
         self._warned = False
         self.superseded = ""
         self.last_error = ""
@@ -101,13 +109,16 @@ class LeaseWriter:
                     self._changed.wait(left)
                 if self._stopped or self.superseded:
                     return
-                upto, body = self._requested, self._body()
+                upto, body, began = self._requested, self._body(), time.monotonic()
             try:
                 self._try_write(body)
             except ApiError as error:
                 wait = max(pause, error.retry_after) * random.uniform(0.8, 1.2)
-                pause = min(MAX_PAUSE_SECONDS, pause * 2)
+                longest = REFUSED_PAUSE_SECONDS if isinstance(error, Unauthorized) else MAX_PAUSE_SECONDS
+                pause = min(longest, pause * 2)
                 self._failed(error)
+                if self._trouble.failed(began, time.monotonic()):
+                    self.on_trouble(str(error))
                 with self._changed:
                     self._changed.wait_for(lambda: self._stopped, wait)
                 continue
@@ -117,6 +128,8 @@ class LeaseWriter:
                 self.last_error, self._warned = "", False
                 self._written = upto
                 self._changed.notify_all()
+            if self._trouble.over():
+                self.on_trouble("")
 
     def _wanted(self) -> bool:
         return self._stopped or self._requested > self._written

@@ -6,7 +6,7 @@ Pure: they follow from the settings, the latest record and the latest error.
 from __future__ import annotations
 
 from elasticjob.contract import names
-from elasticjob.contract.records import RoundRecord
+from elasticjob.contract.records import FailureReport, RoundRecord
 from elasticjob.settings import Settings
 
 
@@ -57,6 +57,11 @@ def forbidden(s: Settings, error: str, seconds: float) -> str:
         "that the operator runs (it creates the Role), and that the RoleBinding names the pod's service "
         "account"
     )
+
+
+def unreported(failure: FailureReport) -> str:
+    """In front of why this agent gives up: what it could not report."""
+    return f"a worker failed in round {failure.round_number} ({failure.message[:100]}), and "
 
 
 def unauthorized(s: Settings, error: str, seconds: float) -> str:

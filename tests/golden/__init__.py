@@ -22,6 +22,7 @@ from elasticjob.contract.records import (
     RoundReport,
     StartsReport,
 )
+from elasticjob.contract.relay import CutOff, RelayReport
 from elasticjob.contract.text import NO_ERROR_TEXT
 from elasticjob_operator.plan import status_json
 from tests.full_status import full
@@ -39,6 +40,7 @@ PARSE: dict[str, Callable[[str], Any]] = {
     "progress": ProgressReport.parse,
     "drain": DrainReport.parse,
     "starts": StartsReport.parse,
+    "relay": RelayReport.parse,
 }
 """How a file is read, by the first word of its name."""
 
@@ -100,6 +102,13 @@ def records() -> dict[str, Any]:
         "drain-waits": DrainReport("9f3c", step=18_201, waiting_ranks=(1, 2, 5)),
         "starts": StartsReport("9f3c", 7, 1, "no interpreter waits for it"),
         "starts-preparing": StartsReport("9f3c", 8, preparing=True),
+        "relay": RelayReport(
+            "9f3c",
+            (
+                CutOff(2, "Unauthorized", True, FailureReport(7, 2, "ValueError: bad input", 1, 3, 10_450)),
+                CutOff(1, "no answer"),
+            ),
+        ),
     }
 
 

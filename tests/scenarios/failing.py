@@ -8,6 +8,7 @@ from itertools import zip_longest
 from typing import Any
 
 from elasticjob.contract.records import FailureReport
+from elasticjob.contract.relay import CutOff, RelayReport
 from elasticjob.contract.text import NO_ERROR_TEXT
 from elasticjob_operator.plan.model import Exit, Job, Participant, Pod
 from elasticjob_operator.plan.status import Charge, JobStatus, RoundEnd
@@ -54,6 +55,19 @@ class FailureCommands:
                 after_round_end=bool(late),
             )
             self.leases[name] = replace(self.leases[name], failure=report)
+
+    def do_relay(self, speaker: str, *names: str, why: str = "", left: str = "", **what: str) -> None:
+        """A member passes on what others, which cannot write, have told it: ``why``, and with ``left=yes``
+        that they have left the round; ``exit`` is their worker's, ``ms`` as for ``fail``. Without names all
+        can write again."""
+        now, ranks = self.status.current_round, {m.pod_name: m.group_rank for m in self.status.members()}
+        failure = None
+        if "exit" in what:
+            ms = int(what["ms"]) if "ms" in what else None
+            failure = FailureReport(now.number, 0, "ValueError", int(what["exit"]), offset_milliseconds=ms)
+        words = [CutOff(ranks[name] or 0, why, bool(left), failure) for name in names]
+        report = RelayReport.of(now.nonce, words) if words else None
+        self.leases[speaker] = replace(self.leases[speaker], relay=report)
 
     def do_init(self, name: str, container: str, code: str) -> None:
         """An init container ends the pod before the training container could start."""

@@ -26,6 +26,7 @@ TOLD_BY = [
     ("I3 never more", "scale_up_beside_a_spare_waits_for_the_new_pods"),
     ("growth pays", "growth_waits_until_it_pays"),
     ("growth waits for warm workers", "growth_waits_until_all_can_start_warm"),
+    ("who cannot write speaks through others", "member_that_cannot_write_tells_its_leader"),
     ("a drain ends whoever has succeeded", "drain_ends_at_its_deadline_although_a_member_has_succeeded"),
     ("growth waits for them a minute", "growth_waits_a_minute_for_members_to_start_warm"),
     ("I3 bounds break nothing", "bounds_that_change_break_nothing"),

@@ -75,6 +75,7 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
     others_waiting: int = 0
     renewals: Renewals = field(default_factory=Renewals)
     lease_writes_fail: bool = False
+    account_made: datetime = EPOCH - timedelta(seconds=10)
     stands_still: bool = False
     unnoticed: bool = False
     deleted: bool = False
@@ -113,6 +114,7 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
                 node="n",
                 running=True,
                 ip="1.1.1.1",
+                created=self.api_time(),
             )
 
     def do_stranger(self, name: str, alive: str = "") -> None:
@@ -246,6 +248,10 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
     def do_silent(self, name: str, seconds: str) -> None:
         """The observer has seen no change of this Lease for so long."""
         self.leases[name] = replace(self.leases[name], silent=float(seconds))
+
+    def do_account(self) -> None:
+        """The job's service account is deleted and made again."""
+        self.account_made = self.api_time()
 
     def do_others(self, waiting: str) -> None:
         """So many participants of other jobs wait for a round."""
@@ -398,6 +404,10 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
         self.nonces += 1
         return Now(EPOCH + timedelta(seconds=int(self.mono + self.wall)), self.mono, f"nonce-{self.nonces}")
 
+    def api_time(self) -> datetime:
+        """The API server's clock, which is right."""
+        return EPOCH + timedelta(seconds=int(self.mono))
+
     def write_status(self, status: JobStatus) -> None:
         """A status write gives the job a new version."""
         if status != self.status:
@@ -436,6 +446,7 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
             self.failing_writes,
             self.others_waiting,
             told,
+            account_made=self.account_made,
         )
         now, before = self.now(), len(self.trace)
         result = plan(self.job, self.status, observed, now, self.timers)
@@ -468,7 +479,14 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
             name = pod_name(JOB, action.slot, action.attempt)
             assert name not in self.pods, f"{name} is made twice"
             uid = f"{self.job.uid}-{name}"
-            self.pods[name] = Pod(name, uid, slot=action.slot, attempt=action.attempt, avoids=action.avoid)
+            self.pods[name] = Pod(
+                name,
+                uid,
+                slot=action.slot,
+                attempt=action.attempt,
+                avoids=action.avoid,
+                created=self.api_time(),
+            )
             off = f" off {' '.join(action.avoid)}" if action.avoid else ""
             self.trace.append(f"{who}create {name}{off}")
         elif isinstance(action, DeletePod):

@@ -18,6 +18,7 @@ from elasticjob.contract.records import (
     RoundReport,
     StartsReport,
 )
+from elasticjob.contract.relay import RelayReport
 from elasticjob.core.participant import RANK_UNKNOWN, AnnounceAgain, Enter, Membership, Participant, Stop
 from elasticjob_operator.plan.model import Pod
 from tests.simulation.api import LIST_KEY, Api, Client, Item, Key, NotFound, Unavailable, Watch
@@ -25,6 +26,7 @@ from tests.simulation.ground import Ground, Network, RoundKeys, WorkerEnd
 from tests.simulation.heartbeats import Heartbeats
 from tests.simulation.kernel import Kernel, Script, Thread
 from tests.simulation.lease_writer import LeaseWriter
+from tests.simulation.relay import Relay
 
 POLL_SECONDS = 0.1
 WORKER_STOP_SECONDS = 10.0
@@ -55,6 +57,8 @@ class Agent(Client):
         self.exit_reason = ""
         self.prepares = False
         """Its container's command does something else, before torchrun."""
+        self.mute_until = 0.0
+        """Until then the API server refuses its writes."""
         self.hangs = False
         """It stands still for ever, and nothing is wrong with its machine."""
         self.goes_on = False
@@ -100,11 +104,13 @@ class Agent(Client):
             may_be_old=True,
         )
         self.heartbeats = Heartbeats(self, self._network, self._ground, self._lease)
+        self.relay = Relay(self, self.kernel, self._ground)
 
     def _end_torchrun(self) -> None:
         """Torchrun has ended, the container's command goes on."""
         self._lease.close()
         self.heartbeats.close()
+        self.relay.close()
         self.watch.close()
         self.core = Participant(self._pinned)
         self.stores, self.endpoints, self._offered = {}, [], ""
@@ -160,6 +166,14 @@ class Agent(Client):
     def look(self) -> None:
         """Something in the world has changed that heartbeats may tell."""
         self.heartbeats.look()
+
+    def write_relay(self, report: RelayReport | None) -> None:
+        """Pass on what others have said."""
+        self._lease.write(relay=report)
+
+    def unwrite_relay(self) -> None:
+        """Without a write of its own."""
+        self._lease.voice = self._lease.voice._replace(relay=None)
 
     def wake(self) -> None:
         """Something has changed that its main thread waits for."""
@@ -297,6 +311,7 @@ class Agent(Client):
                 failure = None
                 continue
             failure = outcome
+            self.relay.leave(failure)
 
     def _go_on(self) -> Script:
         """What the container's command does after torchrun. Returns whether it runs torchrun again."""
@@ -350,6 +365,7 @@ class Agent(Client):
                     float(latest.wait_renew_period_seconds) if latest is not None else 5.0
                 )
                 yield 60.0
+            self.relay.stop()
             self.endpoints.append(self._offered)
             membership = yield from self._establish(step.membership)
             if membership is not None:
@@ -411,6 +427,7 @@ class Agent(Client):
         self._barrier_at, self._failed = self.kernel.now, None
         self._ground.returned(self, m)
         self.heartbeats.begin()
+        self.relay.begin(m)
         return m
 
     def _store_ranks(self, m: Membership, keys: RoundKeys) -> Script:

@@ -13,6 +13,7 @@ from elasticjob.contract.records import (
     RoundReport,
     StartsReport,
 )
+from elasticjob.contract.relay import CutOff, RelayReport
 from elasticjob.core.participant import Membership
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class LeaseValue(NamedTuple):
     drain: DrainReport | None = None
     fenced: str = ""
     starts: StartsReport | None = None
+    relay: RelayReport | None = None
 
 
 class Network(Protocol):
@@ -65,6 +67,8 @@ class RoundKeys:
     but for those that have less to train."""
     fenced: set[int] = field(default_factory=set)
     """Members whose workers have opened checkpoints that refuse what an earlier round saves."""
+    words: list[CutOff] = field(default_factory=list)
+    """What members that cannot write have said."""
 
 
 @dataclass
@@ -73,13 +77,15 @@ class Behaviour:
     takes one of them. ``steps``: it reports them. ``drains``: it calls ``should_stop``. ``fenced``: its
     checkpoints refuse what an earlier round saves. ``warm``: warm
     workers are on, and with this probability a round's leader says without end that they are being
-    prepared."""
+    prepared. ``relays``: who cannot write tells others, as handlers do; where it is not played, histories are
+    those of handlers from before."""
 
     needed: float | None = None
     steps: bool = False
     drains: bool = False
     fenced: bool = False
     warm: float | None = None
+    relays: bool = False
     echo: float = 0.7
     """How probable it is that a worker's collective fails when a peer is lost."""
     slow_stop: float = 0.05

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tests.simulation.faults import HARMFUL, HARMLESS, machines
 from tests.simulation.rest import settle
-from tests.simulation.strains import fail_writes, neighbour_fails, oscillate, strand
+from tests.simulation.strains import fail_writes, mute, neighbour_fails, oscillate, strand
 from tests.simulation.violation import Violation
 from tests.simulation.world import World
 
@@ -49,6 +49,8 @@ def play(world: World) -> None:
         fail_writes(world, world.traits.failing)
     if world.traits.stranded is not None:
         strand(world, world.traits.stranded)
+    if world.traits.mute is not None:
+        mute(world, world.traits.mute)
     if world.traits.neighbour is not None:
         neighbour_fails(world, world.traits.neighbour)
     kinds = rng.choice((HARMLESS, HARMFUL, HARMLESS + HARMFUL, HARMLESS + HARMFUL))

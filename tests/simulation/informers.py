@@ -317,6 +317,7 @@ class Informers(Client):
                     drain=lease.drain,
                     fenced=lease.fenced,
                     starts=lease.starts,
+                    relay=lease.relay,
                 )
             elif key[0] == "round" and item.value.job_uid == job.uid:
                 record = item.value

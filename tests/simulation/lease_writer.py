@@ -64,7 +64,7 @@ class LeaseWriter:
             ):
                 yield max(self._renewals.due - self._kernel.now, 1.0)
             self.voice = self.voice._replace(progress=self._progress())
-            upto, voice = self._requested, self.voice
+            upto, voice, began = self._requested, self.voice, self._kernel.now
             try:
                 if self._version:
                     self._version = yield self._api.request(self._agent, partial(self._patch, voice))
@@ -72,6 +72,7 @@ class LeaseWriter:
                     self._version = yield self._api.request(self._agent, partial(self._take_over, voice))
                 self._written = max(self._written, upto)
                 pause = 0.2
+                self._agent.relay.succeeded()
             except Conflict:
                 yield from self._resolve()
                 yield pause
@@ -80,6 +81,7 @@ class LeaseWriter:
                 yield pause
             except Unavailable:
                 self._ground.unheard(self._agent)
+                self._agent.relay.failed(began)
                 yield pause * self._kernel.between(0.8, 1.2)
                 pause = min(10.0, pause * 2)
 
@@ -87,6 +89,8 @@ class LeaseWriter:
         return ("lease", self._agent.name)
 
     def _identify(self) -> None:
+        if self._kernel.now < self._agent.mute_until:
+            raise Unavailable(f"401: the token of pod {self._agent.name} is refused")
         if not self._ground.knows(self._agent):
             raise Unavailable(f"401: the token of pod {self._agent.name}, which is gone")
 

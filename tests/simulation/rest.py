@@ -26,6 +26,8 @@ def heal(w: World) -> None:
     """Everything that can be mended is mended; what has died is dead."""
     w.kernel.say("** everything is mended")
     w.mended = True
+    for agent in w.running():
+        agent.mute_until = 0.0
     weather = w.api.weather
     weather.down = weather.slow = weather.loses_answers = False
     weather.lag = 0.0

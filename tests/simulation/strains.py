@@ -72,6 +72,32 @@ def _strand(w: World) -> None:
         operator.watches[name].strand()
 
 
+def mute(w: World, seconds: float) -> None:
+    """Now and then an agent's token is refused for its writes: it trains on, and its worker may fail."""
+
+    def again() -> None:
+        if w.mended:
+            return
+        running = w.running()
+        if running:
+            _mute(w, w.kernel.rng.choice(running))
+        w.kernel.after(seconds * w.kernel.between(0.5, 1.5), again)
+
+    w.kernel.after(seconds * w.kernel.between(0.5, 1.5), again)
+
+
+def _mute(w: World, agent: Agent) -> None:
+    lasts = w.kernel.rng.choice((5.0, 20.0, 60.0, 200.0))
+    w.oracle.pace.fault()
+    w.kernel.say(f"** {agent.name} cannot write for {lasts:.0f} s")
+    agent.mute_until = max(agent.mute_until, w.kernel.now + lasts)
+    # It ends no round; but who waits for one may be given up, and its node may look lost.
+    alone = w.cluster.node_of(agent).healthy
+    w.oracle.happens(agent.uid, INFRASTRUCTURE, harmless=alone)
+    if w.kernel.rng.random() < 0.5 and agent.in_round is not None:
+        w.kernel.after(w.kernel.between(0.0, lasts), agent.fail_worker, agent.in_round)
+
+
 def fail_writes(w: World, failing: Failing) -> None:
     """A webhook that is down, a quota, a Role that lacks a name: some writes fail, for long or for ever."""
     until = w.kernel.now + failing.seconds

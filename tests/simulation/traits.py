@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 CLASSES = (
     *("sidecars", "broken", "scale", "commands", "neighbour", "writes", "stranded", "fencing", "drains"),
-    *("payback", "warm", "fenced", "uneven"),
+    *("payback", "warm", "fenced", "uneven", "mute"),
 )
 SHARE = 0.1
 """The part of all histories in which a class is."""
@@ -81,7 +81,8 @@ class Traits:
     ``should_stop``. ``payback``: growth is weighed, and has to pay within so many seconds. ``warm``: warm
     workers are on, and in a round so many leaders say that their members prepare the next start without end.
     ``fenced``: checkpoints refuse what an earlier round saves, and whole rounds are cut off. ``uneven``: the
-    script calls ``should_stop``, and every other slot's workers have so many seconds less to train."""
+    script calls ``should_stop``, and every other slot's workers have so many seconds less to train. ``mute``:
+    so often (seconds) the API server refuses an agent's writes for a while, and not what it reads."""
 
     sidecars: bool = False
     places: int | None = None
@@ -97,6 +98,7 @@ class Traits:
     warm: float | None = None
     fenced: bool = False
     uneven: float = 0.0
+    mute: float | None = None
 
 
 def draw(seed: int) -> Traits:
@@ -119,6 +121,7 @@ def draw(seed: int) -> Traits:
         dice["warm"].choice((0.0, 0.1, 1.0)) if "warm" in here else None,
         "fenced" in here,
         dice["uneven"].choice((5.0, 20.0, 100.0)) if "uneven" in here else 0.0,
+        dice["mute"].choice((10.0, 30.0, 90.0)) if "mute" in here else None,
     )
 
 

@@ -67,6 +67,7 @@ class World:
         if self.traits.uneven and self.behaviour.needed is None:
             self.behaviour.needed = 90.0
         self.behaviour.warm = self.traits.warm
+        self.behaviour.relays = self.traits.mute is not None
         self.progress = 0.0
         self.oracle.pace.come = lambda: self.progress if self.behaviour.steps else 0.0
         self.stage = 1

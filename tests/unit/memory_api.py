@@ -17,12 +17,14 @@ from elasticjob.contract.records import FailureReport, ParticipantRecord, RoundR
 
 
 class Leases:
-    """One namespace of one API server. ``error`` is raised by every call while it is set."""
+    """One namespace of one API server. ``error`` is raised by every call while it is set, ``refused`` by
+    writes of the Lease of that name."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self.leases: dict[str, Lease] = {}
         self.error: ApiError | None = None
+        self.refused: dict[str, ApiError] = {}
         self.writes = 0
         self.jobs: dict[str, bool] = {}
         self._version = 0
@@ -130,8 +132,9 @@ class MemoryApi:
             self._leases.changed.notify_all()
 
     def _write(self, name: str, body: Mapping[str, Any]) -> Lease:
-        if self._leases.error is not None:
-            raise self._leases.error
+        refusal = self._leases.error or self._leases.refused.get(name)
+        if refusal is not None:
+            raise refusal
         self._leases.writes += 1
         return self._leases.put(name, body["metadata"]["annotations"], body["spec"]["holderIdentity"])
 

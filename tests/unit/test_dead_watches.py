@@ -91,19 +91,20 @@ async def test_a_watch_that_may_be_dead_is_opened_anew(monkeypatch: pytest.Monke
 
     cache = ClusterCache(cast(Any, api), (), lambda *_: None, lambda: now.time)
     tasks = [asyncio.create_task(work) for work in (*(i.run() for i in cache.informers()), cache.pulse())]
-    await _until(lambda: len(api.opened) == 3 and all(i.good_since for i in cache.informers()))
+    await _until(lambda: len(api.opened) == 4 and all(i.good_since for i in cache.informers()))
     if sign.startswith("a list"):
         api.version = 107
         await cache.read_again(JOB)
         expected = [f"{LEASES}/leases 100"]
     else:
         api.write_health.no_answer("/x", 1001.0, 1001.0)
-        expected = ["/api/v1/pods 100", f"{LEASES}/leases 100", "/api/v1/nodes 100"]
+        watched = ("/api/v1/pods", f"{LEASES}/leases", "/api/v1/serviceaccounts", "/api/v1/nodes")
+        expected = [f"{path} 100" for path in watched]
     for _ in range(6):
         now.time += 1.0
         await asyncio.sleep(0.01)
-    await _until(lambda: len(api.opened) == 3 + len(expected))
-    assert sorted(api.opened[3:]) == sorted(expected)
+    await _until(lambda: len(api.opened) == 4 + len(expected))
+    assert sorted(api.opened[4:]) == sorted(expected)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

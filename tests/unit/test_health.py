@@ -23,6 +23,7 @@ from elasticjob_operator.settings import Settings
 PODS = "/api/v1/namespaces/here/pods"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/here/leases"
 NODES = "/api/v1/nodes"
+ACCOUNTS = "/api/v1/namespaces/here/serviceaccounts"
 JOBS = "/apis/elasticjob.dev/v1alpha1/namespaces/here/elasticjobs"
 SILENCE = 180.0
 
@@ -50,12 +51,12 @@ class Scene:
         settings = Settings(namespaces=("here",), max_silence=SILENCE)
         self.controller = Controller(cast(Api, self.api), settings, clock=lambda: self.now)
         self.asked: list[str] = []
-        self.answers: set[str] = {PODS, LEASES, NODES, JOBS}
+        self.answers: set[str] = {PODS, LEASES, ACCOUNTS, NODES, JOBS}
         self.health = Health(self._ask)
         self.health.controller = self.controller
         for informer in self.controller.cache.informers():
             informer.synced.set()
-        self.heard(PODS, LEASES, NODES)
+        self.heard(PODS, LEASES, ACCOUNTS, NODES)
 
     async def _ask(self, path: str) -> bool:
         self.asked.append(path)
@@ -80,7 +81,7 @@ async def test_a_silent_watch_while_the_api_server_answers(scene: Scene) -> None
     scene.now = SILENCE
     assert await scene.health.not_alive() == []
     assert scene.asked == []
-    scene.heard(LEASES, NODES)
+    scene.heard(LEASES, ACCOUNTS, NODES)
     scene.now = SILENCE + 1
     assert await scene.health.not_alive() == [
         f"no event on {PODS} for 181 s, although the API server responds"
@@ -92,19 +93,19 @@ async def test_an_outage_restarts_nobody_and_the_time_after_it_counts_anew(scene
     scene.answers = set()
     for scene.now in (SILENCE + 1, 5 * SILENCE):
         assert await scene.health.not_alive() == []
-    assert set(scene.asked) == {PODS, LEASES, NODES}
-    scene.answers = {PODS, LEASES, NODES}
+    assert set(scene.asked) == {PODS, LEASES, ACCOUNTS, NODES}
+    scene.answers = {PODS, LEASES, ACCOUNTS, NODES}
     scene.now = 6 * SILENCE
     assert await scene.health.not_alive() == []
     scene.now += 1
-    assert len(await scene.health.not_alive()) == 3
+    assert len(await scene.health.not_alive()) == 4
 
 
 async def test_what_is_forbidden_for_good_is_not_waited_for(scene: Scene) -> None:
     nodes = list(scene.controller.cache.informers())[-1]
     nodes.forbidden, nodes.good_since = True, None
     scene.now = SILENCE + 1
-    scene.heard(PODS, LEASES)
+    scene.heard(PODS, LEASES, ACCOUNTS)
     assert await scene.health.not_ready() == []
     assert scene.asked == []
 
@@ -112,11 +113,11 @@ async def test_what_is_forbidden_for_good_is_not_waited_for(scene: Scene) -> Non
 async def test_the_watch_of_jobs_owes_what_a_list_has_shown(scene: Scene) -> None:
     scene.controller.source.watched(scene.job(5))
     scene.now = 1000.0
-    scene.heard(PODS, LEASES, NODES)
+    scene.heard(PODS, LEASES, ACCOUNTS, NODES)
     assert await scene.health.not_alive() == []
     scene.controller.source.changed(scene.job(6))
     for scene.now in (1001.0, 1001.0 + SILENCE):
-        scene.heard(PODS, LEASES, NODES)
+        scene.heard(PODS, LEASES, ACCOUNTS, NODES)
         assert await scene.health.not_alive() == []
     scene.controller.source.changed(scene.job(7))  # it owes since version 6
     scene.now += 1
@@ -127,7 +128,7 @@ async def test_the_watch_of_jobs_owes_what_a_list_has_shown(scene: Scene) -> Non
     assert await scene.health.not_alive() == []
     scene.controller.source.watched(scene.job(7))
     scene.now += 10 * SILENCE
-    scene.heard(PODS, LEASES, NODES)
+    scene.heard(PODS, LEASES, ACCOUNTS, NODES)
     assert await scene.health.not_alive() == []
 
 
@@ -138,7 +139,7 @@ async def test_a_pass_hangs_if_nothing_fails_meanwhile(scene: Scene) -> None:
     (entry,) = scene.controller.registry
     assert scene.controller.queue.get(entry.request) is not None, "a pass begins, and does not end"
     scene.now = limit + 1
-    scene.heard(PODS, LEASES, NODES)
+    scene.heard(PODS, LEASES, ACCOUNTS, NODES)
     assert await scene.health.not_alive() == [f"reconciliation of here/job has hung for {limit + 1:.0f} s"]
     scene.api.write_health.failed("/api/v1/namespaces/other/pods", scene.now - 1, scene.now - 1)
     scene.api.write_health.got_through("/api/v1/namespaces/other/pods", scene.now)
@@ -148,7 +149,7 @@ async def test_a_pass_hangs_if_nothing_fails_meanwhile(scene: Scene) -> None:
     scene.api.write_health.got_through(LEASES, limit)  # the API server held it up until then
     assert await scene.health.not_alive() == []
     scene.now += limit
-    scene.heard(PODS, LEASES, NODES)
+    scene.heard(PODS, LEASES, ACCOUNTS, NODES)
     assert await scene.health.not_alive() == [f"reconciliation of here/job has hung for {limit + 1:.0f} s"]
 
 
@@ -169,7 +170,7 @@ async def test_tasks_that_end_and_an_election_that_hangs(scene: Scene) -> None:
     scene.controller.ended.clear()
     scene.health.elector._busy_since = 0.0
     scene.now = scene.controller.settings.max_pass + 1
-    scene.heard(PODS, LEASES, NODES)
+    scene.heard(PODS, LEASES, ACCOUNTS, NODES)
     assert await scene.health.not_alive() == ["leader election has hung for 601 s"]
 
 

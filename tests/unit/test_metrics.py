@@ -299,7 +299,7 @@ async def test_the_oldest_watch_of_a_kind_counts(scene: Scene) -> None:
     for informer in scene.controller.cache.informers():
         informer.last_event_at = scene.now - (90 if "there" in informer.path else 5)
     ages = dict(scene.scrape.look().watch_ages)
-    assert ages == {"pods": 90, "leases": 90, "nodes": 5, "elasticjobs": 0}
+    assert ages == {"pods": 90, "leases": 90, "serviceaccounts": 90, "nodes": 5, "elasticjobs": 0}
 
 
 async def test_nodes_tell_their_zone(scene: Scene) -> None:

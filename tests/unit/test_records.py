@@ -24,6 +24,7 @@ from elasticjob.contract.records import (
     format_endpoint,
     parse_endpoint,
 )
+from elasticjob.contract.relay import MAX_RELAYED, CutOff, RelayReport
 
 ACTIVE = RoundRecord("uid", 3, "Active", "n", ("a" * 11, "b" * 11), "10.0.0.1:4000", "PodLost", "lost")
 
@@ -83,6 +84,20 @@ VECTORS: list[tuple[Callable[[str], object], str, object]] = [
         StartsReport("9f", 7, 1, "no warm interpreter was ready"),
     ),
     (
+        RelayReport.parse,
+        '{"version":1,"nonce":"9f","cutOff":[{"groupRank":1,"why":"Unauthorized","left":true,'
+        '"failure":"{\\"version\\":1,\\"round\\":6,\\"groupRank\\":1,\\"exitCode\\":-9,\\"localRank\\":0,'
+        '\\"offsetMilliseconds\\":812,\\"afterRoundEnd\\":false,\\"message\\":\\"killed\\"}"},'
+        '{"groupRank":2,"why":"no answer","left":false}]}',
+        RelayReport(
+            "9f",
+            (
+                CutOff(1, "Unauthorized", True, FailureReport(6, 1, "killed", -9, 0, 812)),
+                CutOff(2, "no answer"),
+            ),
+        ),
+    ),
+    (
         MemberList.parse,
         '{"version":1,"jobUID":"u","round":7,"nonce":"9f","memberIDs":["id-0","id-1"]}',
         MemberList("u", 7, "9f", ("id-0", "id-1")),
@@ -131,6 +146,33 @@ def test_a_wrong_field_is_named(change: dict[str, object], found: str) -> None:
     with pytest.raises(RecordError) as error:
         RoundRecord.parse(json.dumps({**json.loads(ACTIVE.dump()), **change}))
     assert found in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("cut_off", "found"),
+    [
+        ("x", 'cutOff is "x"'),
+        ([1], "cutOff is [1]"),
+        ([{"groupRank": -1}], "groupRank is -1"),
+        ([{"groupRank": 1, "failure": "{"}], "failure report: not JSON"),
+        ([{"groupRank": 1, "left": 1}], "left is 1"),
+    ],
+)
+def test_a_wrong_word_of_another_is_named(cut_off: object, found: str) -> None:
+    with pytest.raises(RecordError) as error:
+        RelayReport.parse(json.dumps({"version": 1, "nonce": "n", "cutOff": cut_off}))
+    assert found in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["\U0001f525" * 5_000, '"' * 5_000, "\\" * 5_000, "\x00" * 5_000])
+def test_what_is_passed_on_for_others_is_never_too_long_to_be_read(text: str) -> None:
+    """Whatever they say; those that have left the round come first."""
+    failure = FailureReport(7, 1, text, 1, 0, 1)
+    cut_off = [CutOff(rank, text, rank >= 30, failure) for rank in range(50)]
+    assert all(CutOff.parse(one.dump()).left == one.left for one in cut_off)
+    report = RelayReport.of("n", cut_off)
+    assert len(report.cut_off) == MAX_RELAYED
+    assert all(one.left for one in RelayReport.parse(report.dump()).cut_off)
 
 
 def test_too_long_is_refused_before_it_is_read() -> None:

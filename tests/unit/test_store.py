@@ -49,7 +49,7 @@ class Server:
     async def get(self, path: str, _query: Mapping[str, str] | None = None) -> Json:
         await asyncio.sleep(0)
         self.lists[path] = self.lists.get(path, 0) + 1
-        items = {"pods": self.pods, "leases": self.leases, "nodes": []}[path.rpartition("/")[2]]
+        items = {"pods": self.pods, "leases": self.leases}.get(path.rpartition("/")[2], [])
         namespace = path.partition("/namespaces/")[2].partition("/")[0]
         items = [raw for raw in items if namespace in ("", raw["metadata"]["namespace"])]
         return {"metadata": {"resourceVersion": str(self.version)}, "items": items}

@@ -28,7 +28,7 @@ makes the object needs create as well as patch.
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [serviceaccounts]
-  verbs: [list, create, patch]
+  verbs: [list, watch, create, patch]
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [roles, rolebindings]
   verbs: [list, create, patch]

@@ -14,12 +14,15 @@ class AuthErrors:
         self._latest: tuple[type[ApiError], float] | None = None
         self.granted = False
         """Whether a request has ever been accepted."""
+        self.lasting = False
+        """Whether the latest refusal was that of a token that the kubelet will not replace soon."""
 
     def record(self, error: ApiError | None) -> None:
         """The latest outcome; None is a success."""
         before = self._latest
         kind = type(error)
         self.granted = self.granted or error is None
+        self.lasting = isinstance(error, Unauthorized) and error.lasting
         if not issubclass(kind, (Forbidden, Unauthorized)):
             self._latest = None
         elif before is None or before[0] is not kind:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from elasticjob.api.http import urllib3
 from elasticjob.api.tls import client_context
@@ -24,6 +25,10 @@ from elasticjob.contract.names import SERVICE_ACCOUNT_DIR_ENV
 
 DEFAULT_SERVICE_ACCOUNT_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"
 TOKEN_SECONDS = 60.0
+RENEWED_AT = 0.8
+"""The share of a token's life after which the kubelet replaces it,"""
+RENEWED_AFTER_SECONDS = 86_400.0
+"""and after how many seconds in any case."""
 
 
 class ConfigurationError(Exception):
@@ -33,7 +38,8 @@ class ConfigurationError(Exception):
 @dataclass
 class Connection:
     """A pool of connections to one API server. ``headers`` gives the credentials of the moment;
-    ``namespace`` is the default one; ``pod`` is (name, uid) if the token is bound to a pod."""
+    ``namespace`` is the default one; ``pod`` is (name, uid) if the token is bound to a pod. ``token_lasts``:
+    whether a token that has just been refused is the one that there is, and will be for long."""
 
     base: str
     pool: urllib3.PoolManager
@@ -41,6 +47,7 @@ class Connection:
     namespace: str = ""
     pod: tuple[str, str] = ("", "")
     forget_token: Callable[[], None] = field(default=lambda: None)
+    token_lasts: Callable[[], bool] = field(default=lambda: False)
 
 
 def connect(kubeconfig: str = "") -> Connection:
@@ -71,6 +78,14 @@ class _TokenFile:
         with self._lock:
             self._read_at = float("-inf")
 
+    def lasts(self) -> bool:
+        try:
+            there = self._path.read_text().strip()
+        except OSError:
+            return False
+        with self._lock:
+            return there == self._token and time.time() < renewed_at(there)
+
 
 def _in_pod(directory: Path) -> Connection:
     host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ.get("KUBERNETES_SERVICE_PORT", "443")
@@ -88,6 +103,7 @@ def _in_pod(directory: Path) -> Connection:
         namespace=namespace.read_text().strip() if namespace.exists() else "",
         pod=bound_pod(token.headers()["authorization"]),
         forget_token=token.forget,
+        token_lasts=token.lasts,
     )
 
 
@@ -160,12 +176,30 @@ def bound_pod(authorization: str) -> tuple[str, str]:
 
     The claims are read, not verified: they tell this pod's identity, the API server decides what it may do.
     """
-    parts = authorization.removeprefix("Bearer ").split(".")
-    if len(parts) != 3:
-        return "", ""
     try:
-        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-        pod = claims["kubernetes.io"]["pod"]
+        pod = _claims(authorization.removeprefix("Bearer "))["kubernetes.io"]["pod"]
         return str(pod["name"]), str(pod["uid"])
     except (ValueError, KeyError, TypeError):
         return "", ""
+
+
+def renewed_at(token: str) -> float:
+    """From when on (seconds since the epoch) the kubelet replaces this token; 0 if it does not tell.
+
+    Where the API server lets tokens live for a year, ``warnafter`` is the end of the life that was asked for.
+    """
+    try:
+        claims = _claims(token)
+        begin, end = float(claims["iat"]), float(claims["exp"])
+        end = min(end, float(claims.get("kubernetes.io", {}).get("warnafter", end)))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return 0.0
+    return begin + min(RENEWED_AT * (end - begin), RENEWED_AFTER_SECONDS)
+
+
+def _claims(token: str) -> Any:
+    """Raises ValueError, if it is none."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        raise ValueError("no JSON Web Token")
+    return json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))

@@ -17,7 +17,12 @@ class Unavailable(ApiError):
 
 
 class Unauthorized(ApiError):
-    """401: the token is not valid, or no longer. It passes when the kubelet has written a new one."""
+    """401: the token is not valid, or no longer. It passes when the kubelet has written a new one.
+
+    ``lasting``: the token is too young for the kubelet to replace it soon.
+    """
+
+    lasting = False
 
 
 class Forbidden(ApiError):

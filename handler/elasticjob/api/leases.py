@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from elasticjob.api.connection import Connection
-from elasticjob.api.errors import ApiError, NotFound, Unavailable, from_status
+from elasticjob.api.errors import ApiError, NotFound, Unauthorized, Unavailable, from_status
 from elasticjob.api.http import urllib3
 from elasticjob.contract import names
 
@@ -197,9 +197,12 @@ class HttpLeaseApi:
                 self._connection.forget_token()
             text = response.data[:2000].decode("utf-8", "replace")
             response.release_conn()
-            raise from_status(
+            refusal = from_status(
                 response.status, _reason(text), _seconds(response.headers.get("retry-after", ""))
             )
+            if isinstance(refusal, Unauthorized):
+                refusal.lasting = self._connection.token_lasts()
+            raise refusal
         return response
 
 

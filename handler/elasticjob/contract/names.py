@@ -15,7 +15,8 @@ Lease ``<pod name>``   that pod        :data:`PARTICIPANT_ANNOTATION`, a ``Parti
                                       :data:`DRAIN_ANNOTATION`, a ``DrainReport``;
                                       :data:`STARTS_ANNOTATION`, a ``StartsReport``;
                                       :data:`FINISHED_ANNOTATION`, a round's nonce;
-                                      :data:`FENCED_ANNOTATION`, a round's nonce
+                                      :data:`FENCED_ANNOTATION`, a round's nonce;
+                                      :data:`RELAY_ANNOTATION`, a ``RelayReport``
 ====================  ==============  ======================================================
 """
 
@@ -54,6 +55,8 @@ same container does not touch it."""
 FENCED_ANNOTATION = f"{GROUP}/fenced"
 """On the Lease of a round's leader: the nonce of that round, once all its workers have opened
 ``elasticjob.checkpoint``, which refuses what they save after a later round has begun."""
+RELAY_ANNOTATION = f"{GROUP}/relay"
+"""On the Lease of a member that can write: what members that cannot have told it."""
 AVOID_NODES_ANNOTATION = f"{GROUP}/avoid-nodes"
 """On a pod: the nodes that the operator keeps it off by its affinity, with commas between."""
 DRAIN_HOOK_ANNOTATION = f"{GROUP}/drain-hook"

@@ -24,6 +24,7 @@ from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.act.pod_creation_limiter import PodCreationLimiter
 from elasticjob_operator.act.pods import PodWriter
 from elasticjob_operator.act.round_publisher import LeaseRoundPublisher, Published, RoundPublisher
+from elasticjob_operator.act.template import job_identity
 from elasticjob_operator.act.write_backoff import CLAIMS, POLICY, RIGHTS, ROUND, Target, creation_of
 from elasticjob_operator.observe.client import JSON_PATCH, METADATA_ONLY, Api
 from elasticjob_operator.observe.cluster_cache import ClusterCache
@@ -37,6 +38,10 @@ FAILING_WRITES_SHOWN_SECONDS = 1.0
 """How soon there is another pass when other writes fail than this one knew of: the condition names them."""
 MISSED_SECONDS = 5.0
 """How long members may take to come back until their rights are in doubt."""
+DOUBTED_SECONDS = 60.0
+"""How often rights are written again while members of a running round seem to lack theirs."""
+ACCOUNT_SECONDS = 5.0
+"""How often a service account is made again that is deleted again and again."""
 UNNEEDED_SECONDS = 5.0
 """How long a name that is not needed may stay in the Role before a write is made for its removal alone."""
 
@@ -122,12 +127,13 @@ class Applier:
         else:
             memory.write_backoff.done(ROUND)
         rights_left = self._rewrite_rights(plan, memory)
+        account_left = self._look_for_account(job, memory)
         access = access_of(job, plan.pod_names, self._cache.service_accounts(job))
         unneeded = self._unneeded(access, memory)
         # A job that had ended before this process looked needs nothing more: no writes, at any takeover.
         over = plan.status.finished and memory.access is None
         if access != memory.access and unneeded is None and not over:
-            before.add(RIGHTS, lambda: self._grant(job, access, memory))
+            before.add(RIGHTS, lambda: self._grant(job, access, memory, before.events))
         else:
             memory.write_backoff.done(RIGHTS)
         if network.is_due(job, memory.network_policy) and not plan.status.finished:
@@ -153,7 +159,7 @@ class Applier:
         if memory.write_backoff.failing_writes() != failing_writes:
             postponed.append(FAILING_WRITES_SHOWN_SECONDS)
         again = memory.write_backoff.wake_after(self._clock(), memory.under_way)
-        return Written(events, earliest(*postponed, rights_left, unneeded, wait, again))
+        return Written(events, earliest(*postponed, rights_left, account_left, unneeded, wait, again))
 
     def record_write_failure(self, job: Job, memory: Memory, target: Target, error: ApiError) -> None:
         """Record a write or a read that has failed, and send its Events."""
@@ -247,10 +253,12 @@ class Applier:
         await self._publisher.refresh(job)
 
     def _rewrite_rights(self, plan: Plan, memory: Memory) -> float | None:
-        """Members that do not rejoin may have lost their rights: the Role may have been deleted, and the
-        next look at it (``owned_snapshot``) may be minutes away. So it is written again, once for each round.
-        Seconds until then."""
+        """Members that do not rejoin, or cannot write, may have lost their rights: the Role may have been
+        deleted, and the next look at it (``owned_snapshot``) may be minutes away. So it is written again,
+        once for each round, or a minute. Seconds until then."""
         r = plan.status.current_round
+        if plan.rights_in_doubt and self._clock() - memory.rights_doubted_at > DOUBTED_SECONDS:
+            memory.rights_doubted_at, memory.access = self._clock(), None
         missed = r.phase == "Broken" and any(m.state == "Member" for m in plan.status.members())
         if not missed or memory.rights_rewritten_for == r.number:
             memory.missed_since = None
@@ -261,6 +269,23 @@ class Applier:
         if left > 0:
             return left
         memory.rights_rewritten_for, memory.access = r.number, None
+        return None
+
+    def _look_for_account(self, job: Job, memory: Memory) -> float | None:
+        """The job's own service account is made again as soon as the watch has shown that it is gone: unless
+        the job goes, too, and not in a race with what deletes it. Seconds until then."""
+        gone = self._cache.accounts_gone(job)
+        if gone == memory.accounts_gone:
+            return None
+        if self._cache.has_account(job) or job.finalizers or memory.access is None:
+            memory.accounts_gone = gone
+            return None
+        left = memory.account_lost_at + ACCOUNT_SECONDS - self._clock()
+        if left > 0:
+            return left
+        memory.accounts_gone, memory.account_lost_at = gone, self._clock()
+        if memory.access.own_account:
+            memory.account_lost, memory.access = True, None
         return None
 
     def _unneeded(self, access: Access, memory: Memory) -> float | None:
@@ -277,12 +302,22 @@ class Applier:
         left = memory.unneeded_since + UNNEEDED_SECONDS - self._clock()
         return left if left > 0 else None
 
-    async def _grant(self, job: Job, access: Access, memory: Memory) -> None:
+    async def _grant(self, job: Job, access: Access, memory: Memory, told: list[Event]) -> None:
         new = RIGHTS in memory.unmade
         memory.unmade.discard(RIGHTS)
+        gone = self._cache.accounts_gone(job)
         await grant(self._api, job, access, memory.access, self.reading(job), new)
-        memory.access, memory.owned_written_at = access, self._clock()
+        # Meanwhile it may have been deleted (again).
+        memory.access = access if self._cache.accounts_gone(job) == gone else None
+        memory.owned_written_at = self._clock()
         memory.granted = frozenset(access.pod_names)
+        if memory.account_lost and access.own_account:
+            memory.account_lost = False
+            text = (
+                f"the service account {job_identity(job)} was deleted (not by the operator) and is made "
+                "again; the API server refuses the tokens of pods from before until the kubelet renews them"
+            )
+            told.append(Event("AccountMadeAgain", text, warning=True))
 
     async def _restrict(self, job: Job, memory: Memory) -> None:
         new = POLICY in memory.unmade

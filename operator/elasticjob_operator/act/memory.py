@@ -77,6 +77,14 @@ class Memory:
     """Since when members of a round that has ended have not come back (monotonic)."""
     rights_rewritten_for: int = 0
     """The round after which ``access`` was last written again for that."""
+    rights_doubted_at: float = float("-inf")
+    """When that was last done because members of a running round seemed to lack their rights."""
+    accounts_gone: int = 0
+    """How often the job's own service account was known to be deleted when it was last looked for."""
+    account_lost_at: float = float("-inf")
+    """When it was last made again (monotonic)."""
+    account_lost: bool = False
+    """It was deleted, and is not made again yet."""
     unneeded_since: float | None = None
     """Since when ``access`` has been more than is needed (monotonic)."""
     owned_written_at: float = float("-inf")

@@ -17,7 +17,7 @@ from elasticjob_operator.observe import objects
 from elasticjob_operator.observe.client import Api, Json
 from elasticjob_operator.observe.informer import Informer
 from elasticjob_operator.observe.lists import PAGE, read_list
-from elasticjob_operator.observe.objects import SeenLease, SeenNode, SeenPod
+from elasticjob_operator.observe.objects import SeenAccount, SeenLease, SeenNode, SeenPod
 from elasticjob_operator.observe.store import Store
 from elasticjob_operator.observe.write_probe import WriteProbe
 from elasticjob_operator.plan.model import OOM_KILLED, Job, Observed, Participant, Pod
@@ -35,6 +35,7 @@ _SLOW_SECONDS = 1.0
 _LATE_SECONDS = 5.0
 """A watch that is later than this is no evidence of silence: the shortest counts from 15 s."""
 _MAX_ON_DELETED_NODES = 10_000
+_MAX_ACCOUNTS_GONE = 1_000
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class Watched:
 
     pods: Informer[SeenPod]
     leases: Informer[SeenLease]
+    accounts: Informer[SeenAccount]
 
 
 class ClusterCache:
@@ -74,23 +76,31 @@ class ClusterCache:
         self.pods: Store[SeenPod] = Store(self._pod_changed, clock)
         self.leases: Store[SeenLease] = Store(self._lease_changed, clock, self._lease_written)
         self.nodes: Store[SeenNode] = Store(self._node_changed, clock)
+        self.accounts: Store[SeenAccount] = Store(self._account_changed, clock)
+        self._accounts_gone: dict[tuple[str, str, str], int] = {}
+        """How often the account of a job (namespace, name, UID) was deleted, of those that were last."""
         self._watched = {ns: self._informers(ns) for ns in (namespaces or ("",))}
         read = partial(objects.read_node, notices=notices)
         self._nodes = Informer(api, "/api/v1/nodes", read, self.nodes, clock, optional=True)
 
-    def informers(self) -> Iterable[Informer[SeenPod] | Informer[SeenLease] | Informer[SeenNode]]:
+    def informers(
+        self,
+    ) -> Iterable[Informer[SeenPod] | Informer[SeenLease] | Informer[SeenAccount] | Informer[SeenNode]]:
         """All informers, each to be run as a task."""
         for watched in self._watched.values():
             yield watched.pods
             yield watched.leases
+            yield watched.accounts
         yield self._nodes
 
     def reset(self) -> None:
         """The watches were cancelled and will be run again: pods and Leases are listed then, all of them.
-        The watch of nodes goes on from where it was: no status tells what it has not brought yet."""
+        The watches of nodes and accounts go on from where they were: no status tells what they have not
+        brought yet."""
         for watched in self._watched.values():
             watched.pods.reset()
             watched.leases.reset()
+            watched.accounts.interrupted()
         self._nodes.interrupted()
 
     async def synced(self) -> None:
@@ -117,6 +127,7 @@ class ClusterCache:
                     self.pods.age()
                     self.leases.age()
                     self.nodes.age()
+                    self.accounts.age()
         finally:
             await probe.aclose()
 
@@ -189,6 +200,7 @@ class ClusterCache:
             ),
             leases=participants,
             nodes=self._ready_nodes(),
+            account_made=next((account.made for account in self._accounts_of(job)), None),
         )
 
     def pods_by_name(self, job: Job) -> dict[str, Pod]:
@@ -198,6 +210,18 @@ class ClusterCache:
     def service_accounts(self, job: Job) -> tuple[str, ...]:
         """The service accounts of the job's pods."""
         return tuple(sorted({p.service_account for p in self.pods.of_job(job.namespace, job.name).values()}))
+
+    def has_account(self, job: Job) -> bool:
+        """Whether the job's own service account is there, as far as the watch has told."""
+        return bool(self._accounts_of(job))
+
+    def accounts_gone(self, job: Job) -> int:
+        """How often the watch has told that it was deleted."""
+        return self._accounts_gone.get((job.namespace, job.name, job.uid), 0)
+
+    def _accounts_of(self, job: Job) -> list[SeenAccount]:
+        accounts = self.accounts.of_job(job.namespace, job.name).values()
+        return [account for account in accounts if account.owner == job.uid]
 
     def pod_names(self, job: Job) -> dict[str, str]:
         """The names of the job's pods by UID."""
@@ -288,6 +312,16 @@ class ClusterCache:
                 JOB_LABEL,
                 namespace=namespace,
             ),
+            accounts=Informer(
+                self._api,
+                f"/api/v1{scope}/serviceaccounts",
+                objects.read_account,
+                self.accounts,
+                self._clock,
+                JOB_LABEL,
+                optional=True,
+                namespace=namespace,
+            ),
         )
 
     def _watched_in(self, namespace: str) -> Watched | None:
@@ -351,6 +385,16 @@ class ClusterCache:
 
     def _lease_changed(self, lease: SeenLease) -> None:
         self._dirty(lease.namespace, lease.job)
+
+    def _account_changed(self, account: SeenAccount) -> None:
+        """That one is made is news only where another one was deleted."""
+        key = account.namespace, account.job, account.owner
+        if self.accounts.get(account.namespace, account.name) is None:
+            self._accounts_gone[key] = self._accounts_gone.pop(key, 0) + 1
+            if len(self._accounts_gone) > _MAX_ACCOUNTS_GONE:
+                del self._accounts_gone[next(iter(self._accounts_gone))]
+        if key in self._accounts_gone:
+            self._dirty(account.namespace, account.job)
 
     def _lease_written(self, lease: SeenLease) -> None:
         self._api.write_health.lease_written(lease.namespace, self._clock())

@@ -32,6 +32,7 @@ from elasticjob.contract.names import (
     PARTICIPANT_ANNOTATION,
     POD_INDEX_LABEL,
     PROGRESS_ANNOTATION,
+    RELAY_ANNOTATION,
     REPLACE_SECONDS_ANNOTATION,
     REPORT_ANNOTATION,
     ROUND_ANNOTATION,
@@ -56,6 +57,7 @@ from elasticjob.contract.records import (
     RoundReport,
     StartsReport,
 )
+from elasticjob.contract.relay import RelayReport
 from elasticjob.contract.text import is_token, last_words, one_line
 from elasticjob_operator.plan.containers import training_container
 from elasticjob_operator.plan.model import OOM_KILLED, Exit, Participant, Pod
@@ -75,7 +77,8 @@ _MAX_LAST_WORDS = 300
 _MAX_INDEX = 1_000_000
 _MAX_KEPT = 1_024
 """Characters of an annotation that are kept to know it again; of a longer one a digest is."""
-Texts = tuple[str | None, str | None, str | None, str | None, str | None, str | None, str | None]
+_Text = str | None
+Texts = tuple[_Text, _Text, _Text, _Text, _Text, _Text, _Text, _Text]
 _MAX_AVOIDS = 100
 _MAX_TOLERATIONS = 100
 _MAX_NAME = 253
@@ -114,10 +117,10 @@ class SeenPod(Seen):
 class SeenLease(Seen):
     """A labelled Lease: a participant's, the round's, or that of its members (``listed`` says of which round:
     job UID, number, nonce). ``texts`` are its annotations (participant, failure, report, round, finished,
-    drain, fenced), to know them again: long ones as digests, but for the round's of a round's Lease. ``news``
-    is what starts a pass, as is another ``round_digest``. One that can't be read and then says something else
-    that can't be read is no news, however often. Progress is none but the first of a round, and of how
-    workers started only whether more is prepared: both ride on other writes (``rider_texts``).
+    drain, fenced, relay), to know them again: long ones as digests, but for the round's of a round's Lease.
+    ``news`` is what starts a pass, as is another ``round_digest``. One that can't be read and then says
+    something else that can't be read is no news, however often. Progress is none but the first of a round,
+    and of how workers started only whether more is prepared: both ride on other writes (``rider_texts``).
 
     A tenant may have thousands of Leases, and one whose name is free may say anything. What is kept of one
     takes no more memory than its text."""
@@ -152,6 +155,14 @@ class SeenNode(Seen):
     out_of_service: bool = False
     notices: tuple[Taint, ...] = ()
     zone: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenAccount(Seen):
+    """The service account of a job, of which ``owner`` is the UID, and when it was ``made``."""
+
+    owner: str
+    made: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +256,7 @@ def read_pod(raw: Mapping[str, Any], _old: SeenPod | None = None) -> SeenPod:
             avoids=_avoids(_map(meta, "annotations")),
             standby=STANDBY_LABEL in labels,
             member_gate=_member_gate(spec, conditions),
+            created=_time(meta.get("creationTimestamp")),
         ),
     )
 
@@ -314,8 +326,9 @@ def read_lease(raw: Mapping[str, Any], old: SeenLease | None = None) -> SeenLeas
         _optional(annotations.get(FINISHED_ANNOTATION)),
         _optional(annotations.get(DRAIN_ANNOTATION)),
         _optional(annotations.get(FENCED_ANNOTATION)),
+        _optional(annotations.get(RELAY_ANNOTATION)),
     )
-    first, failure, report, written, finished, drain, fenced = given
+    first, failure, report, written, finished, drain, fenced, relay = given
     texts = (
         _kept(first),
         _kept(failure),
@@ -324,6 +337,7 @@ def read_lease(raw: Mapping[str, Any], old: SeenLease | None = None) -> SeenLeas
         _kept(finished),
         _kept(drain),
         _kept(fenced),
+        _kept(relay),
     )
     riders = _optional(annotations.get(PROGRESS_ANNOTATION)), _optional(annotations.get(STARTS_ANNOTATION))
     rider_texts = _kept(riders[0]), _kept(riders[1])
@@ -394,6 +408,21 @@ def read_node(
     )
 
 
+def read_account(raw: Mapping[str, Any], old: SeenAccount | None = None) -> SeenAccount:
+    """Slim a ServiceAccount."""
+    del old
+    meta = _map(raw, "metadata")
+    return SeenAccount(
+        namespace=str(meta.get("namespace", "")),
+        name=str(meta.get("name", "")),
+        uid=str(meta.get("uid", "")),
+        job=str(_map(meta, "labels").get(JOB_LABEL, "")),
+        version=version_of(meta),
+        owner=first_owner_of(meta),
+        made=_time(meta.get("creationTimestamp")),
+    )
+
+
 def version_of(meta: Mapping[str, Any]) -> int:
     """The resourceVersion as a number, 0 where it is none."""
     text = str(meta.get("resourceVersion", ""))
@@ -443,6 +472,11 @@ def _participant(name: str, holder: str, texts: Texts) -> Participant:
         drain = None if texts[5] is None else DrainReport.parse(texts[5])
     except RecordError as error:
         problems.append(str(error))
+    relay: RelayReport | None = None
+    try:
+        relay = None if texts[7] is None else RelayReport.parse(texts[7])
+    except RecordError as error:
+        problems.append(str(error))
     return Participant(
         pod=name,
         holder=holder,
@@ -454,6 +488,7 @@ def _participant(name: str, holder: str, texts: Texts) -> Participant:
         finished=_nonce(texts[4]),
         drain=drain,
         fenced=_nonce(texts[6]),
+        relay=relay,
     )
 
 

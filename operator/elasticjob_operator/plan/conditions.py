@@ -17,10 +17,10 @@ from elasticjob_operator.plan import (
     fencing,
     ignored_pods,
     lifecycle,
-    members,
     open_files,
     scaling,
     suspension,
+    unheard,
 )
 from elasticjob_operator.plan.model import CreatePod, Pod
 from elasticjob_operator.plan.pass_state import Pass
@@ -121,8 +121,7 @@ def _training(p: Pass) -> tuple[str, str, str]:
         growth = p.growth.removesuffix(scaling.NONE_COMING) if stuck else p.growth
         more = "".join(f"; {text}" for text in (said, growth, p.observed.uncounted) if text)
         state = "Training" if r.drain is None else "Draining"
-        unheard = members.leader_unheard(p)
-        return "True", state, f"{who}{unheard}{more}{_shortage(p)}{_held_up(p, stuck)}"
+        return "True", state, f"{who}{unheard.sentence(p)}{more}{_shortage(p)}{_held_up(p, stuck)}"
     ended = "" if r.resumed else f"round {r.number} ended: "
     why = f"{ended}{r.next_cause.message}; " if r.number else ""
     if p.reason == fencing.REASON:

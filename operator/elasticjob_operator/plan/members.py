@@ -28,7 +28,7 @@ from elasticjob.rounds.causes import PLANNED, Cause
 from elasticjob.rounds.judgement import judge
 from elasticjob.rounds.reports import LEADER_STALE_SECONDS, accuses
 from elasticjob.rounds.state import MemberState
-from elasticjob_operator.plan import error_text, termination
+from elasticjob_operator.plan import error_text, termination, unheard
 from elasticjob_operator.plan.evidence import Evidence
 from elasticjob_operator.plan.look import evidence as of_findings
 from elasticjob_operator.plan.look import look
@@ -47,7 +47,6 @@ _AGAIN_TEXT = "its command has started torchrun again"
 
 MAX_MEMBER_MESSAGE = 200
 """Characters that stand with each member: a thousand workers' messages would not fit into the status."""
-SILENT_LEADER_SECONDS = 3 * LEADER_RENEW_SECONDS
 LATE_RENEWALS = 1.5
 """A member whose Lease is older than this many intervals may be cut off from the API server: it is no witness
 for its leader, and would not hear of the end of its round."""
@@ -176,6 +175,10 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
         return MemberState.LEFT, _evidence(
             Cause.MEMBER_LEFT, member, f"{who} left: its torchrun was shutting down"
         )
+    if not over and unheard.says_left(p, member.group_rank):
+        return MemberState.LEFT, _left_round(p, member, who)
+    if over and member.state == MemberState.LEFT:
+        return MemberState.MEMBER, None  # others said so; that it announces itself is still awaited
     return member.state, None
 
 
@@ -327,7 +330,12 @@ def _worker_failures(p: Pass) -> list[Evidence]:
 
 
 def _failure_report(p: Pass, member: ParticipantStatus) -> FailureReport | None:
-    """This member's report on the current round.
+    """This member's report on the current round, its own or what it has told others."""
+    return _own_failure_report(p, member) or unheard.failure(p, member)
+
+
+def _own_failure_report(p: Pass, member: ParticipantStatus) -> FailureReport | None:
+    """The report in its own Lease.
 
     One that stands in a Lease with the member's own id is the last word of an agent that gave up. Where pods
     may have lived with a job of the same name, it could also be from then: it counts when the pod has ended.
@@ -389,7 +397,7 @@ def _lost_with_the_leader(p: Pass) -> list[Evidence]:
         pod = p.pods_by_uid.get(member.pod_uid)
         if member.state != MemberState.MEMBER or pod is None or pod.node != leader.node:
             continue
-        if _silent(p, member, p.participant(pod), SILENT_LEADER_SECONDS):
+        if _silent(p, member, p.participant(pod), unheard.SILENT_LEADER_SECONDS):
             who = f"{member.pod_name} (group rank {member.group_rank})"
             found.append(termination.node_lost(p, pod, who, member.group_rank))
     p.mark_lost({e.pod_uid: e.message[:MAX_MEMBER_MESSAGE] for e in found})
@@ -431,25 +439,6 @@ def _vouched_for(p: Pass, member: ParticipantStatus) -> bool:
     return any(
         _is_heard(p, witness) and not accuses(p.report_of(witness.pod_uid), witness.state)
         for witness in witnesses
-    )
-
-
-def leader_unheard(p: Pass) -> str:
-    """That the leader of an established round lives, as far as its pod tells, and does not renew its Lease:
-    it may be cut off from the API server, or its token refused. What it would report is not known then. To
-    stand behind another clause; "" for one that is heard."""
-    leader = next(iter(p.status.members()), None)
-    pod = p.pods_by_uid.get(leader.pod_uid) if leader is not None else None
-    lease = p.participant(pod) if pod is not None else None
-    if leader is None or pod is None or lease is None or leader.state != MemberState.MEMBER:
-        return ""
-    left = SILENT_LEADER_SECONDS - lease.silent
-    p.waits.wake(max(left + 1, SILENT_LEADER_SECONDS))  # silence makes no event
-    if left >= 0:
-        return ""
-    return (
-        f"; its leader has not renewed its Lease for more than {SILENT_LEADER_SECONDS:.0f} s, so whether all "
-        f"members train is not known: the log of {leader.pod_name} says why"
     )
 
 

@@ -25,6 +25,7 @@ from elasticjob.contract.records import (
     RoundReport,
     StartsReport,
 )
+from elasticjob.contract.relay import RelayReport
 from elasticjob.rounds.waits import Wait, WaitKey
 from elasticjob_operator.plan.status import JobStatus
 
@@ -189,7 +190,7 @@ class Pod:
     server's clock. ``avoids`` are the nodes that its affinity keeps it off; ``standby`` whether it has the
     label of a standby. ``unreachable`` and ``out_of_service`` are taints of its node; ``notice`` is the key
     of one that says that the node is about to go, and that the pod does not tolerate. ``member_gate``: of a
-    pod with the readiness gate for members, whether that is open."""
+    pod with the readiness gate for members, whether that is open. ``created``: by the API server's clock."""
 
     name: str
     uid: str
@@ -223,6 +224,7 @@ class Pod:
     avoids: tuple[str, ...] = ()
     standby: bool = False
     member_gate: bool | None = None
+    created: datetime | None = None
 
     @property
     def exited_well(self) -> bool:
@@ -236,7 +238,7 @@ class Participant:
     only while its own watch was good; ``problem`` says why a record can't be used, ``report_unreadable`` that
     the report is such a one. ``finished`` is the nonce of the last round that a torchrun of this pod has
     finished well: also one that has ended since; ``fenced`` that of the round whose checkpoints are fenced,
-    as its leader says."""
+    as its leader says. ``relay`` is what members that cannot write have told it."""
 
     pod: str
     holder: str
@@ -251,6 +253,7 @@ class Participant:
     drain: DrainReport | None = None
     starts: StartsReport | None = None
     fenced: str = ""
+    relay: RelayReport | None = None
 
 
 @dataclass(frozen=True)
@@ -270,7 +273,9 @@ class Observed:
     ``failing_writes`` are the operator's writes for this job that were rejected or fail. ``waiting`` is how
     many participants of all jobs wait for a round, and ``renew_seconds`` the interval at which this job's
     renew their Leases meanwhile: the longest that any of them may still go by. ``uncounted`` says that
-    pods run one worker although they may have more GPUs (``accelerators``)."""
+    pods run one worker although they may have more GPUs (``accelerators``). ``account_made``: when the
+    job's own service account was made, by the API server's clock; None where there is none, or it can't be
+    seen."""
 
     pods: tuple[Pod, ...] = ()
     leases: Mapping[str, Participant] = field(default_factory=dict)
@@ -281,6 +286,7 @@ class Observed:
     renew_seconds: int = WAIT_RENEW_SECONDS
     member_list_round: int = 0
     uncounted: str = ""
+    account_made: datetime | None = None
 
     @cached_property
     def rejected_pods(self) -> frozenset[str]:
@@ -381,7 +387,7 @@ class Plan:
     renewed their Leases. ``judged_unheard``: those that are judged by what has not been heard of them. All of
     them may have spoken, and our watch be late or dead: before it is carried out, the job's pods and Leases
     are listed and it is planned again; for the silent once for each version of their Leases, for the others
-    always.
+    always. ``rights_in_doubt``: members of the running round seem to be unable to write.
     """
 
     status: JobStatus
@@ -396,3 +402,4 @@ class Plan:
     waiting: int = 0
     judged_silent: tuple[str, ...] = ()
     judged_unheard: tuple[str, ...] = ()
+    rights_in_doubt: bool = False

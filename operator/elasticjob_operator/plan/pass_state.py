@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from elasticjob.contract.records import AnnouncedState, ParticipantRecord, Phase, RoundReport
+from elasticjob.contract.relay import CutOff
 from elasticjob.rounds.candidates import Defer
 from elasticjob.rounds.state import MemberState
 from elasticjob.rounds.waits import Waits
@@ -58,6 +59,9 @@ class Pass:
     """Too few have joined, and no pod is on its way."""
     others_have_finished: bool | None = None
     """What ``members`` knows of torchruns that were replaced in their containers, once that was asked."""
+    cut_off: tuple[str, Mapping[int, CutOff]] | None = None
+    """What ``unheard`` knows of members that cannot write, and the nonce of their round, once that was asked.
+    """
     failed_by_rule: str = ""
     """Why a failure rule ends the job, if one does."""
     judged_silent: set[str] = field(default_factory=set)

@@ -34,6 +34,7 @@ from elasticjob_operator.plan import (
     starts,
     status_size,
     suspension,
+    unheard,
 )
 from elasticjob_operator.plan.model import Job, Now, Observed, Plan
 from elasticjob_operator.plan.pass_state import Pass
@@ -96,6 +97,7 @@ def plan(job: Job, status: JobStatus, observed: Observed, now: Now, timers: Mapp
         waiting=0 if p.status.finished else p.waiting_participants(),
         judged_silent=tuple(sorted(p.judged_silent)),
         judged_unheard=tuple(sorted(p.judged_unheard)),
+        rights_in_doubt=unheard.in_doubt(p),
     )
 
 

@@ -15,7 +15,7 @@ from elasticjob.rounds.establishment import continues_series, take_established
 from elasticjob.rounds.formation import ended, expect_members, last_call, published
 from elasticjob.rounds.formation import form as form_round
 from elasticjob.rounds.state import GONE, MemberState
-from elasticjob_operator.plan import backoff, charge_revision, fencing, members, progress
+from elasticjob_operator.plan import backoff, charge_revision, fencing, members, progress, unheard
 from elasticjob_operator.plan.charging import (
     charge_round,
     detection,
@@ -195,14 +195,17 @@ def form(p: Pass) -> None:
     charge_revision.revise(p, evidence)
     with look(p) as one:
         expected, found = expect_members(one)
+    # Those who cannot write cannot rejoin: why they have left is the cause.
+    found = [f for f in found if f.member is None or not unheard.says_left(p, f.member.group_rank)]
     record_evidence(p, of_findings(found))
+    expected = [unheard.explained(p, one) for one in expected]
     last = p.status.members()
-    unheard = any(m.state == MemberState.MEMBER for m in last)
-    if last and not unheard:
+    awaited = any(m.state == MemberState.MEMBER for m in last)
+    if last and not awaited:
         charge_last_round(p)
     done = [m.pod_name for m in last if m.succeeded]
     # Perhaps all have. Their controller does not replace these.
-    if done and p.job.spec.template is None and (unheard or not others_may_go_on(p)):
+    if done and p.job.spec.template is None and (awaited or not others_may_go_on(p)):
         p.waiting = f"{listed(done)} succeeded; waiting for {reasons(expected)}"
         return
     joined = p.joined()

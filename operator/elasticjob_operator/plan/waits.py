@@ -16,6 +16,7 @@ class JobWait(enum.Enum):
 
     END_EXPLAINED = "for the reason why a pod ended with exit code 0 before it joined"
     EXIT_EXPLAINED = "for the reason why the container of a member ended with exit code 0"
+    OLD_TOKENS = "for pods from before their service account to write"
     SILENCE = "for a sign of life from a member without a Lease on a node that is not ready"
     FENCING = "for a sign of life from the members of the previous round (failurePolicy.fencing)"
     NODE_GONE = "for a deleted Node object to come back"

@@ -31,6 +31,7 @@ class StubPlanner:
         self.judged_unheard: Callable[[Observed], tuple[str, ...]] = lambda _observed: ()
         self.pod_names: tuple[str, ...] = ()
         self.participants: tuple[ParticipantStatus, ...] = ()
+        self.rights_in_doubt = False
         self.seen: list[Observed] = []
         self.seen_at: list[float] = []
         self.timers: list[Mapping[WaitKey, float]] = []
@@ -60,6 +61,7 @@ class StubPlanner:
             events=self.events,
             timers={FIRST: now.mono, **timers},
             judged_unheard=judged_unheard,
+            rights_in_doubt=self.rights_in_doubt,
         )
 
 

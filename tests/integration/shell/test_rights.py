@@ -130,3 +130,66 @@ async def test_rights_that_somebody_has_deleted_are_written_when_members_do_not_
         scene.planner.phase = "Broken"
         await scene.poke()
         await eventually(there, "the Role again")
+
+
+async def test_rights_that_somebody_has_deleted_are_written_when_members_cannot_write(scene: Scene) -> None:
+    """They train, and say so by others, or say nothing any more; once a minute, whatever comes of it."""
+    scene.planner.number, scene.planner.phase = 1, "Active"
+    scene.planner.pod_names = ("mnist-0-0",)
+    await scene.make_job()
+    role = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{scene.namespace}/roles/mnist-elasticjob"
+
+    async def there() -> bool:
+        with contextlib.suppress(NotFound):
+            return bool(await scene.admin.get(role))
+        return False
+
+    async with scene.operator() as operator:
+        await eventually(there, "the Role")
+        await scene.admin.delete(role)
+        scene.planner.rights_in_doubt = True
+        await scene.poke()
+        await eventually(there, "the Role again")
+        await scene.admin.delete(role)
+        async with operator.one_more_pass():
+            await scene.poke()
+        assert not await there(), "a minute has not passed"
+
+
+async def test_an_account_that_is_deleted_is_made_again_at_once(scene: Scene) -> None:
+    scene.planner.pod_names = ("mnist-0-0",)
+    await scene.make_job()
+    account = f"/api/v1/namespaces/{scene.namespace}/serviceaccounts/mnist-elasticjob"
+
+    async def uid() -> str:
+        with contextlib.suppress(NotFound):
+            return str((await scene.admin.get(account))["metadata"]["uid"])
+        return ""
+
+    async with scene.operator():
+
+        async def seen() -> bool:
+            return scene.planner.seen[-1].account_made is not None
+
+        await eventually(uid, "the account")  # type: ignore[arg-type]
+        await scene.poke()
+        await eventually(seen, "the planner knows when it was made")
+        for _ in range(2):
+            before = await uid()
+            await scene.admin.delete(account)
+
+            async def again(before: str = before) -> bool:
+                return await uid() not in ("", before)
+
+            await eventually(again, "there is another one, without any other event")
+        await eventually(seen, "the planner knows of that one")
+
+        async def told() -> bool:
+            page = await scene.admin.get(f"/api/v1/namespaces/{scene.namespace}/events")
+            text = "the service account mnist-elasticjob was deleted (not by the operator)"
+            return any(
+                event["reason"] == "AccountMadeAgain" and event["message"].startswith(text)
+                for event in page["items"]
+            )
+
+        await eventually(told, "an Event")

@@ -84,7 +84,8 @@ def stop_kubelet(w: World) -> None:
             # It stops no training, but with more than this it may look so, and it tells of no end.
             w.oracle.happens(uid, INFRASTRUCTURE, harmless=True)
         node.kubelet = False
-        if w.api.weather.loses_answers:
+        mute = any(a.mute_until > w.kernel.now for a in w.running() if a.pod.node == node.name)
+        if w.api.weather.loses_answers or mute:
             looks_lost(w, node)
         w.cluster.changed(node)
         w.later(w.kernel.rng.choice((10.0, 60.0, 150.0)), _kubelet_back, w, node)

@@ -37,6 +37,17 @@ def test_a_token_that_nobody_accepts_ends_with_advice(
     )
 
 
+def test_a_token_that_the_kubelet_will_not_replace_soon_is_not_waited_for(
+    leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its service account was deleted and made again. What it cannot report stands in its last words."""
+    monkeypatch.setattr("elasticjob.handler.REFUSED_SECONDS", 0.5)
+    handlers, _, _ = two(leases, start)
+    leases.error = Unauthorized("Unauthorized", 401)
+    leases.error.lasting = True
+    ends_with(handlers[1], "a worker failed in round 1 (", "and the API server has rejected this pod's token")
+
+
 def ends_with(handler: K8sRendezvousHandler, *words: str) -> None:
     """It gives up joining, with all of the words."""
     with pytest.raises(RendezvousStateError) as error:

@@ -1,0 +1,110 @@
+"""What members that cannot write their own Leases say by another way: they tell the others by the round's
+store, and one that can write passes it on in its own Lease.
+
+Untrusted input like all records (``elasticjob.contract.records``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from elasticjob.contract.fields import MAX_ID, Fields, RecordError
+from elasticjob.contract.fields import dump as dump_fields
+from elasticjob.contract.ranks import MAX_MEMBERS
+from elasticjob.contract.records import MAX_REPORT_BYTES, RECORD_VERSION, FailureReport
+from elasticjob.contract.text import one_line
+
+MAX_RELAYED = 16
+"""Members in one record: more of them have one cause, and the record has to fit into an annotation."""
+MAX_WHY = 200
+"""Characters of the reason for which a member cannot write."""
+MAX_RELAYED_MESSAGE = 500
+"""Characters of a worker's failure that is passed on."""
+MAX_WORD_BYTES = 8_192
+
+
+@dataclass(frozen=True)
+class CutOff:
+    """A member, by its ``group_rank``, that cannot write its Lease. ``why`` is the API server's answer, or
+    what the request met; empty: it can write again. ``left``: its agent has left the round and cannot
+    announce itself; ``failure`` is what it would report of its workers then."""
+
+    group_rank: int
+    why: str
+    left: bool = False
+    failure: FailureReport | None = None
+
+    def dump(self) -> str:
+        """One line of JSON: its word in the round's store."""
+        return dump_fields(self._fields())
+
+    def _fields(self) -> dict[str, object]:
+        failure = self.failure
+        if failure is not None:
+            failure = replace(failure, message=one_line(failure.message, MAX_RELAYED_MESSAGE))
+        return {
+            "groupRank": self.group_rank,
+            "why": one_line(self.why, MAX_WHY),
+            "left": self.left,
+            **({"failure": failure.dump()} if failure is not None else {}),
+        }
+
+    @staticmethod
+    def parse(text: str) -> CutOff:
+        """Read one. Raises RecordError."""
+        return CutOff.read(Fields.read("word of a member that is cut off", text, MAX_WORD_BYTES))
+
+    @staticmethod
+    def read(fields: Fields) -> CutOff:
+        """Read it from its fields. Raises RecordError."""
+        failure = fields.string("failure", "")
+        report = FailureReport.parse(failure) if failure else None
+        if report is not None:
+            report = replace(report, message=one_line(report.message, MAX_RELAYED_MESSAGE))
+        return CutOff(
+            group_rank=fields.integer("groupRank", 0, None, MAX_MEMBERS),
+            why=one_line(fields.string("why", ""), MAX_WHY),
+            left=fields.boolean("left"),
+            failure=report,
+        )
+
+
+@dataclass(frozen=True)
+class RelayReport:
+    """Passed on by a member of the round whose ``nonce`` this is: who of the others is ``cut_off``. At most
+    16, those that have left the round first."""
+
+    nonce: str
+    cut_off: tuple[CutOff, ...] = ()
+    version: int = RECORD_VERSION
+
+    @staticmethod
+    def of(nonce: str, found: Iterable[CutOff]) -> RelayReport:
+        """The report on these members."""
+        order = sorted(found, key=lambda one: (not one.left, one.group_rank))
+        return RelayReport(nonce, tuple(order[:MAX_RELAYED]))
+
+    def dump(self) -> str:
+        """The report as one line of JSON."""
+        return dump_fields(
+            {
+                "version": self.version,
+                "nonce": self.nonce,
+                "cutOff": [one._fields() for one in self.cut_off],
+            }
+        )
+
+    @staticmethod
+    def parse(text: str) -> RelayReport:
+        """Read a report. Raises RecordError."""
+        fields = Fields.read("relay report", text, MAX_REPORT_BYTES)
+        given = fields.fields.get("cutOff", [])
+        if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
+            raise RecordError(f"relay report: cutOff is {json.dumps(given)[:80]}, expected a list of objects")
+        return RelayReport(
+            version=fields.integer("version", 1),
+            nonce=fields.token("nonce", MAX_ID),
+            cut_off=tuple(CutOff.read(Fields("relay report: cutOff", one)) for one in given[:MAX_RELAYED]),
+        )
