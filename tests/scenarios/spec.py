@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from elasticjob.contract.limits import Limits
-from elasticjob_operator.plan.model import CleanPodPolicy, Job, Limit, Rule
+from elasticjob_operator.plan.model import CleanPodPolicy, Job, Limit, Pod, Rule
 from elasticjob_operator.plan.status import JobStatus
 
 
@@ -15,6 +15,7 @@ class SpecCommands:
     """The part of ``World`` that is about the spec."""
 
     job: Job
+    pods: dict[str, Pod]
     status: JobStatus
     trace: list[str]
     version: int
