@@ -20,10 +20,8 @@ EACH = [
     *((moment, 0) for moment in RANK_0_MOMENTS),
 ]
 QUICK = {
-    ("kill", "group-half", 1),
     ("kill", "load-data", 0),
     ("kill", "marked", 0),
-    ("stop", "candidates", 0),
     ("stop", "shard", 1),
 }
 
