@@ -22,12 +22,11 @@ pytestmark = [pytest.mark.cluster, pytest.mark.devcluster, pytest.mark.slow, pyt
 
 DEADLINE = 300.0
 FIRST, MORE = 20, 140
-"""Jobs of each kind. What the first cost is the price of reading one; what those after them add is per job."""
+"""Jobs of each kind: the first cost the price of reading one; what those after them add is per job."""
 WORDS = 40_000
 """Of a command: 200 KB, and as Python objects 2.4 MB. Larger ones would cost the API server minutes."""
 JOBS, LIMIT_MEBIBYTES = 1_000, 512.0
-"""So many jobs, half of each kind, must fit into the chart's limit. As Python objects their templates have more
-than 1.2 GiB."""
+"""So many, half of each kind, must fit into the chart's limit. As Python objects they have 1.2 GiB."""
 
 
 def peak(operator: Operator) -> float:
