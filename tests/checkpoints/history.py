@@ -18,6 +18,7 @@ import logging
 import random
 from dataclasses import dataclass, field
 
+from elasticjob.checkpoint.claims import BEAT_SECONDS
 from elasticjob.checkpoint.decide import (
     MARKER,
     CheckpointError,
@@ -29,7 +30,7 @@ from elasticjob.checkpoint.decide import (
     StaleRoundError,
     parse_name,
 )
-from elasticjob.checkpoint.directory import BEAT_SECONDS, RESERVE_BYTES, Directory
+from elasticjob.checkpoint.directory import RESERVE_BYTES, Directory
 from tests.checkpoints.scheduler import Lock, Process, Scheduler
 from tests.checkpoints.store import Disk, Mount
 

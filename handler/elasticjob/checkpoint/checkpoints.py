@@ -16,7 +16,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 
 from elasticjob import fenced, stopping
-from elasticjob.checkpoint import decide, directory, processes
+from elasticjob.checkpoint import claims, decide, directory, processes
 from elasticjob.checkpoint.decide import (
     CheckpointError,
     DamagedError,
@@ -323,7 +323,7 @@ class Checkpoints:
 
 def _beats(held: Directory, closing: threading.Event) -> None:
     """Renew the claim until it is given up, or another round has begun."""
-    while not closing.wait(directory.BEAT_SECONDS):
+    while not closing.wait(claims.BEAT_SECONDS):
         try:
             if not held.beat():
                 return
