@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from datetime import timedelta
@@ -16,7 +15,8 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 
 from elasticjob import fenced, stopping
-from elasticjob.checkpoint import claims, decide, directory, processes
+from elasticjob.checkpoint import decide, directory, processes
+from elasticjob.checkpoint.beats import Beats
 from elasticjob.checkpoint.decide import (
     CheckpointError,
     DamagedError,
@@ -37,8 +37,6 @@ log = ScriptLog("elasticjob.checkpoint")
 
 WAIT_SECONDS = 600
 """How long the ranks wait for each other."""
-ENDING_SECONDS = 5
-"""How long a script waits while the claim is given up; a storage that hangs must not hold it."""
 
 T = TypeVar("T")
 
@@ -100,12 +98,8 @@ class Checkpoints:
         self._directory = Directory(self._storage, self._path, me, keep=keep, keep_other_jobs=keep_other_jobs)
         self._token = self._agreed(lambda: self._directory.begin(int(number) if number else None).token)
         fenced.say()
-        self._closing = threading.Event()
-        self._beats: threading.Thread | None = None
-        if self._rank == 0:
-            self._beats = threading.Thread(
-                target=_beats, args=(self._directory, self._closing), name="elasticjob-claim", daemon=True
-            )
+        self._beats = Beats(self._directory) if self._rank == 0 else None
+        if self._beats is not None:
             self._beats.start()
 
     def resume(self, state: dict[str, Any]) -> int:
@@ -207,9 +201,8 @@ class Checkpoints:
             self._end()
 
     def _end(self) -> None:
-        self._closing.set()
         if self._beats is not None:
-            self._beats.join(timeout=ENDING_SECONDS)
+            self._beats.stop()
 
     def _folder(self, name: Name) -> str:
         return self._directory.folder(name)
@@ -319,17 +312,3 @@ class Checkpoints:
     def _complete(self, name: Name, files: Mapping[str, File]) -> None:
         """The end of a save, on rank 0, when all ranks have written."""
         self._directory.complete(name, Marker(files, self._world_size))
-
-
-def _beats(held: Directory, closing: threading.Event) -> None:
-    """Renew the claim until it is given up, or another round has begun."""
-    while not closing.wait(claims.BEAT_SECONDS):
-        try:
-            if not held.beat():
-                return
-        except Exception as error:  # noqa: BLE001  # the next beat tries again
-            log.debug(f"the claim was not renewed: {error}")
-    try:
-        held.end()
-    except Exception as error:  # noqa: BLE001  # a newcomer watches for some seconds then
-        log.debug(f"the claim was not given up: {error}")

@@ -1,0 +1,53 @@
+"""The claims of a directory of checkpoints: between two calls of a process something happens."""
+
+from __future__ import annotations
+
+import errno
+import re
+
+import pytest
+
+from elasticjob.checkpoint.beats import Beats
+from elasticjob.checkpoint.claims import BEAT_SECONDS
+from elasticjob.checkpoint.decide import Name
+from elasticjob.checkpoint.directory import RESERVE
+from tests.checkpoints.memory import PATH, Memory, directory, save
+
+CAPACITY = 200_000
+
+
+def test_a_renewal_leaves_what_is_set_aside_for_the_next_round() -> None:
+    memory = Memory(CAPACITY)
+    first = directory(memory)
+    first.begin(1)
+    save(memory, first, 10)
+    memory.write(f"{PATH}/{Name(first.claim.token, 20)}/__0_0.distcp", b"x" * memory.free())
+    for renew in (first.beat, first.end):
+        with pytest.raises(OSError, match="No space left") as raised:
+            renew()
+        assert raised.value.errno == errno.ENOSPC
+    assert RESERVE in memory.names(PATH)
+
+    second = directory(memory)
+    memory.write("log of another", b"x" * memory.free())
+    second.begin(2)
+    assert [name.step for name, _ in second.candidates()] == [10]
+    assert RESERVE in memory.names(PATH)
+
+
+def test_a_claim_that_cannot_be_renewed_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    memory = Memory(CAPACITY)
+    held = directory(memory)
+    held.begin(1)
+    beats = Beats(held, clock=lambda: memory.now)
+    memory.write("log of another", b"x" * memory.free())
+    for _ in range(10):
+        memory.sleep(BEAT_SECONDS)
+        assert beats.renew()
+    (said,) = caplog.messages
+    assert re.match(r"round-g0001-r000001-\w+\.json could not be renewed for 25 s, so another job", said)
+    assert "No space left" in said
+    del memory.files["log of another"]
+    caplog.clear()
+    assert beats.renew()
+    assert caplog.messages == []
