@@ -147,6 +147,7 @@ class History:
         self.began(start, claim)
         self.scheduler.start(process, lambda: self.beats(directory))
         try:
+            directory.tidy()
             self.train(start, directory, storage, expected, saves, last)
         except (OSError, CheckpointError) as error:
             self.say(f"{process.name} ends: {error}")

@@ -25,6 +25,7 @@ from elasticjob.checkpoint.decide import (
     Marker,
     Name,
     NotSharedError,
+    Token,
 )
 from elasticjob.checkpoint.directory import Directory
 from elasticjob.checkpoint.shards import Reader, Writer, checksum
@@ -96,11 +97,13 @@ class Checkpoints:
             processes.this_process(),
         )
         self._directory = Directory(self._storage, self._path, me, keep=keep, keep_other_jobs=keep_other_jobs)
-        self._token = self._agreed(lambda: self._directory.begin(int(number) if number else None).token)
+        self._beats: Beats | None = None
+        try:
+            self._token = self._agreed(partial(self._begin, int(number) if number else None))
+        except BaseException:
+            self._end()
+            raise
         fenced.say()
-        self._beats = Beats(self._directory) if self._rank == 0 else None
-        if self._beats is not None:
-            self._beats.start()
 
     def resume(self, state: dict[str, Any]) -> int:
         """Load the newest complete checkpoint into ``state``; returns its step, or 0 if there is none.
@@ -199,6 +202,14 @@ class Checkpoints:
             self.close()
         else:
             self._end()
+
+    def _begin(self, number: int | None) -> Token:
+        """On rank 0."""
+        token = self._directory.begin(number).token
+        self._beats = Beats(self._directory)
+        self._beats.start()
+        self._directory.tidy()
+        return token
 
     def _end(self) -> None:
         if self._beats is not None:

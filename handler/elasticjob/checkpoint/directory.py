@@ -77,8 +77,8 @@ class Directory:
         """Claim the directory for this round, then look what is complete, and put that into the claim.
 
         In this order: a stale member that saw no claim of ours when it last looked has completed, and kept,
-        what we see now; so it can remove nothing that we would resume from. Then what can never count is
-        removed, before anything else is written.
+        what we see now; so it can remove nothing that we would resume from. From then on call ``beat`` every
+        ``BEAT_SECONDS``, and ``tidy`` before anything is written.
 
         Raises StaleRoundError if a later round has begun or another job uses the directory, NoSpaceError if
         it is full, and what the storage raises.
@@ -87,13 +87,17 @@ class Directory:
         self._claims.take(self._found, round_number, self._with_room)
         counts = decide.counting(self._completed(), self._claims.read(), self.claim.token)
         self._with_room(lambda: self._claims.list_complete(counts))
+        return self.claim
+
+    def tidy(self) -> None:
+        """Remove what can never count, and set room aside for the next claim. It may take minutes, so the
+        claim must be renewed meanwhile."""
         try:
             self._sweep()
             self._clear()
         except OSError as error:
             log.warning(f"{self._path}: what does not count could not be removed: {error}")
         self._keep_reserve()
-        return self.claim
 
     def candidates(self) -> list[tuple[Name, Marker | str]]:
         """The complete checkpoints that count, in the order in which to try them, each with its marker or

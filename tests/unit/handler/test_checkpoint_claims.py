@@ -9,7 +9,7 @@ import pytest
 
 from elasticjob.checkpoint.beats import Beats
 from elasticjob.checkpoint.claims import BEAT_SECONDS
-from elasticjob.checkpoint.decide import Name
+from elasticjob.checkpoint.decide import Name, StaleRoundError
 from elasticjob.checkpoint.directory import RESERVE
 from tests.checkpoints.memory import PATH, Memory, directory, save
 
@@ -20,6 +20,7 @@ def test_a_renewal_leaves_what_is_set_aside_for_the_next_round() -> None:
     memory = Memory(CAPACITY)
     first = directory(memory)
     first.begin(1)
+    first.tidy()
     save(memory, first, 10)
     memory.write(f"{PATH}/{Name(first.claim.token, 20)}/__0_0.distcp", b"x" * memory.free())
     for renew in (first.beat, first.end):
@@ -31,6 +32,7 @@ def test_a_renewal_leaves_what_is_set_aside_for_the_next_round() -> None:
     second = directory(memory)
     memory.write("log of another", b"x" * memory.free())
     second.begin(2)
+    second.tidy()
     assert [name.step for name, _ in second.candidates()] == [10]
     assert RESERVE in memory.names(PATH)
 
@@ -51,3 +53,36 @@ def test_a_claim_that_cannot_be_renewed_is_named_once(caplog: pytest.LogCaptureF
     caplog.clear()
     assert beats.renew()
     assert caplog.messages == []
+
+
+def test_no_other_job_begins_while_one_removes_much_at_its_beginning() -> None:
+    memory = Memory()
+    first = directory(memory)
+    first.begin(1)
+    half = Name(first.claim.token, 20)
+    for rank in range(20):
+        memory.write(f"{PATH}/{half}/__{rank}_0.distcp", b"x")
+    second, newcomer = directory(memory), directory(memory, "B")
+    begun, renewed, refused = False, 0.0, False
+
+    def slow(what: str, _: str) -> None:
+        """A removal takes five seconds. Once a round has begun, another thread renews its claim."""
+        nonlocal renewed, refused
+        if what == "remove":
+            memory.now += 5
+            if not refused:
+                with pytest.raises(StaleRoundError, match="in use by round 2 of job A"):
+                    newcomer.begin(1)
+                refused = True
+        if what == "sleep" and begun and memory.now - renewed > BEAT_SECONDS:
+            renewed = memory.now
+            second.beat()
+
+    memory.before = slow
+    second.begin(2)
+    begun = True
+    second.tidy()
+    assert memory.now > 100
+    assert refused
+    assert not memory.sizes(f"{PATH}/{half}")
+    second.stop_if_superseded()
