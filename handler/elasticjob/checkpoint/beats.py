@@ -26,12 +26,15 @@ class Beats(threading.Thread):
         self._clock = clock
         self._renewed = clock()
         self._said = False
+        self._gives_up = False
         self._stopped = threading.Event()
 
     def run(self) -> None:
         while not self._stopped.wait(BEAT_SECONDS):
             if not self.renew():
                 return
+        if not self._gives_up:
+            return
         try:
             self._held.end()
         except Exception as error:  # noqa: BLE001  # a newcomer watches for some seconds then
@@ -53,7 +56,9 @@ class Beats(threading.Thread):
         self._renewed, self._said = self._clock(), False
         return goes_on
 
-    def stop(self) -> None:
-        """Let another job begin at once."""
+    def stop(self, *, gives_up: bool) -> None:
+        """Renew the claim no more. If the job ``gives_up`` the directory, another one may begin at once;
+        otherwise it watches first, and is refused if the job's next round begins meanwhile."""
+        self._gives_up = gives_up
         self._stopped.set()
         self.join(timeout=ENDING_SECONDS)

@@ -101,7 +101,7 @@ class Checkpoints:
         try:
             self._token = self._agreed(partial(self._begin, int(number) if number else None))
         except BaseException:
-            self._end()
+            self._end(gives_up=False)
             raise
         fenced.say()
 
@@ -189,10 +189,15 @@ class Checkpoints:
         self._good, self._last_step = name, last_step
 
     def close(self) -> None:
-        """Wait for the last save, and let another job use the folder at once. Call it before
-        ``destroy_process_group``."""
-        self.wait()
-        self._end()
+        """Wait for the last save, and let another job use the folder at once, unless ``should_stop`` has
+        returned True: the job goes on then. Call it before ``destroy_process_group``. Raises what ``wait``
+        raises."""
+        gives_up = False
+        try:
+            self.wait()
+            gives_up = not stopping.is_stopping()
+        finally:
+            self._end(gives_up=gives_up)
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -201,7 +206,7 @@ class Checkpoints:
         if kind is None:
             self.close()
         else:
-            self._end()
+            self._end(gives_up=False)  # a worker that fails ends the round, not the job
 
     def _begin(self, number: int | None) -> Token:
         """On rank 0."""
@@ -211,9 +216,9 @@ class Checkpoints:
         self._directory.tidy()
         return token
 
-    def _end(self) -> None:
+    def _end(self, *, gives_up: bool) -> None:
         if self._beats is not None:
-            self._beats.stop()
+            self._beats.stop(gives_up=gives_up)
 
     def _folder(self, name: Name) -> str:
         return self._directory.folder(name)
