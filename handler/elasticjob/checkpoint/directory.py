@@ -14,7 +14,16 @@ from contextlib import AbstractContextManager
 
 from elasticjob.checkpoint import decide
 from elasticjob.checkpoint.claims import Claims
-from elasticjob.checkpoint.decide import MARKER, Claim, Holder, Marker, Name, NoSpaceError, NotSharedError
+from elasticjob.checkpoint.decide import (
+    MARKER,
+    CheckpointError,
+    Claim,
+    Holder,
+    Marker,
+    Name,
+    NoSpaceError,
+    NotSharedError,
+)
 from elasticjob.checkpoint.storage import Storage
 from elasticjob.script_log import ScriptLog
 
@@ -63,7 +72,7 @@ class Directory:
         self._doomed: set[Name] = set()
         """Halves that this process knows of: saves that have failed, and what could not be removed whole."""
         self._uncertain: Name | None = None
-        """A checkpoint whose marker may yet appear: the store has answered with an error."""
+        """A checkpoint that is not called saved, although its marker may be there or may yet appear."""
 
     @property
     def claim(self) -> Claim:
@@ -133,9 +142,15 @@ class Directory:
         """Before anything of ``name`` is written: remove what does not count, and what is beyond ``keep``.
 
         ``good`` is what was resumed from or saved last. Without it no complete checkpoint goes: nobody has
-        looked whether a newer one is damaged. Raises StaleRoundError.
+        looked whether a newer one is damaged. Raises StaleRoundError, and CheckpointError if ``name`` may be
+        complete.
         """
         self.stop_if_superseded()
+        if name == self._uncertain:
+            raise CheckpointError(
+                f"{self.folder(name)} may be complete, although its save has failed, so it is not written "
+                "over: save a later step"
+            )
         self._doomed.discard(name)
         try:
             self._clear()
@@ -162,21 +177,20 @@ class Directory:
             self._pause(1)
         self.stop_if_superseded()
         path = self._storage.join(folder, MARKER)
+        self._settle(name)
         try:
             self._storage.put(path, marker.to_json())
         except OSError as error:
             # A store may have done it and lost its answer, or do it yet: a later round may count on it then.
-            if not is_full(error):
-                self._uncertain = name
             if not self._is_there(path, marker.to_json()):
+                if is_full(error):
+                    self._settle(None)
                 raise
             log.warning(f"{path} was written, although {error}")
         later = decide.superseded_by(self._claims.read(), self.claim)
         if later and name not in (later.complete or ()):
             raise self._claims.stale(later)  # it has not seen it, or cannot say yet
         log.info(f"saved {folder}")
-        if self._uncertain and self._uncertain != name:
-            self._doomed.add(self._uncertain)
         self._uncertain = None
         try:
             self._clear()
@@ -186,10 +200,11 @@ class Directory:
             log.warning(f"{self._path}: older checkpoints could not be removed: {error}")
 
     def failed(self, name: Name) -> None:
-        """A save has failed on all ranks: remove what they have written, unless it may count."""
-        if name == self._uncertain:
-            return
+        """A save has failed on all ranks: remove what they have written, unless it has a marker, or may get
+        one yet: a later round may count on it then."""
         try:
+            if name == self._uncertain or self._is_there(self._storage.join(self.folder(name), MARKER)):
+                return
             self._doomed.add(name)
             self._remove(name)
             self._keep_reserve()
@@ -213,6 +228,12 @@ class Directory:
         return NoSpaceError(f"{folder} was not written: {error}. {self._holdings()}")
 
     # Making room. What is read first: checkpoints, then claims; see ``begin``.
+
+    def _settle(self, name: Name | None) -> None:
+        """The marker of ``name`` is the one that may appear from now on, and no earlier one."""
+        if self._uncertain and self._uncertain != name:
+            self._doomed.add(self._uncertain)
+        self._uncertain = name
 
     def _clear(self) -> None:
         """Remove what can never count: halves, what was completed too late, claims that nothing depends on.
