@@ -35,7 +35,7 @@ def test_a_save_that_fails_after_its_marker_removes_nothing() -> None:
     with pytest.raises(OSError, match="the listing has failed"):
         first.complete(name, marker)
     second = directory(memory)
-    assert second.begin(2).complete == {name}
+    assert name in (second.begin(2).complete or ())
     first.failed(name)
     assert is_whole(memory, name)
     assert [found for found, _ in second.candidates()] == [name]
