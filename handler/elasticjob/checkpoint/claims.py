@@ -9,12 +9,12 @@ import random
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
 
 from elasticjob.checkpoint import decide, processes
-from elasticjob.checkpoint.decide import Claim, Holder, Name, StaleRoundError, Token
+from elasticjob.checkpoint.decide import CheckpointError, Claim, Holder, Name, StaleRoundError, Token
 from elasticjob.checkpoint.storage import Storage
 from elasticjob.script_log import ScriptLog
 
@@ -24,6 +24,8 @@ BEAT_SECONDS = 5
 """How often rank 0 renews its claim."""
 WATCH_SECONDS = 20
 """How long a newcomer watches whether another job's claim is renewed. No two clocks are compared."""
+UNREADABLE_SECONDS = 1
+"""How long a claim that cannot be read may be one that is being written."""
 
 
 class Claims:
@@ -62,17 +64,27 @@ class Claims:
         return self._mine is not None
 
     def read(self) -> list[Claim]:
-        """All that are there."""
+        """All that are there. Raises CheckpointError if one cannot be read."""
         claims: list[Claim] = []
-        for file in self._storage.names(self._path):
-            if not decide.is_claim(file):
+        for file in filter(decide.is_claim, self._storage.names(self._path)):
+            if self._mine is not None and file == self._mine.file:
+                claims.append(self._mine)  # another thread may be writing it
                 continue
-            try:
-                path = self._storage.join(self._path, file)
-                claims.append(decide.parse_claim(file, self._storage.read(path)))
-            except FileNotFoundError:
-                continue  # removed since
+            with suppress(FileNotFoundError):  # removed since
+                claims.append(self._read(file))
         return claims
+
+    def _read(self, file: str) -> Claim:
+        """Not every storage puts a file there in one piece: one that cannot be read may be half-written."""
+        deadline = self._clock() + UNREADABLE_SECONDS
+        while True:
+            content = self._storage.read(self._storage.join(self._path, file))
+            try:
+                return decide.parse_claim(file, content)
+            except CheckpointError:
+                if self._clock() >= deadline:
+                    raise
+            self._pause(0.1)
 
     def take(
         self,

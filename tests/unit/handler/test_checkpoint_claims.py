@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import re
+from dataclasses import replace
 
 import pytest
 
 from elasticjob.checkpoint.beats import Beats
 from elasticjob.checkpoint.claims import BEAT_SECONDS
-from elasticjob.checkpoint.decide import Name, StaleRoundError
+from elasticjob.checkpoint.decide import CheckpointError, Name, StaleRoundError
 from elasticjob.checkpoint.directory import RESERVE
 from tests.checkpoints.memory import PATH, Memory, directory, save
 
@@ -86,3 +87,52 @@ def test_no_other_job_begins_while_one_removes_much_at_its_beginning() -> None:
     assert refused
     assert not memory.sizes(f"{PATH}/{half}")
     second.stop_if_superseded()
+
+
+class Torn(Memory):
+    """A storage whose put empties the file first, as sftp's does."""
+
+    def put(self, path: str, content: bytes) -> None:
+        self.write(path, b"")
+        self.before("torn", path)
+        self.write(path, content)
+
+
+def test_a_claim_that_is_being_written_is_read_again() -> None:
+    memory = Torn()
+    held = directory(memory)
+    held.begin(1)
+    file = f"{PATH}/{held.claim.file}"
+    refused = False
+
+    def renewed(what: str, _: str) -> None:
+        """What is written goes on while the reader waits; every five seconds it is renewed."""
+        if what == "sleep":
+            memory.files[file] = replace(held.claim, beat=int(memory.now // BEAT_SECONDS)).to_json()
+
+    def look(what: str, _: str) -> None:
+        """While the claim is half-written, another thread of its holder looks, and a newcomer."""
+        nonlocal refused
+        if what != "torn":
+            return
+        memory.before = renewed
+        held.stop_if_superseded()
+        assert memory.now == 0, "its holder knows it"
+        with pytest.raises(StaleRoundError, match="in use by round 1 of job A"):
+            directory(memory, "B").begin(1)
+        refused = True
+
+    memory.before = look
+    assert held.beat()
+    assert refused
+
+
+def test_a_claim_that_stays_unreadable_is_an_error() -> None:
+    memory = Memory()
+    held = directory(memory)
+    held.begin(1)
+    memory.files[f"{PATH}/{held.claim.file}"] = b""
+    with pytest.raises(CheckpointError, match="Remove it if no job uses the folder"):
+        directory(memory).begin(2)
+    assert memory.now >= 1
+    held.stop_if_superseded()
