@@ -50,6 +50,8 @@ class Claims:
         self._pause = pause
         self._clock = clock
         self._lock = lock or threading.Lock()  # around changes of the claim: one thread renews it
+        self._token = Token(0, 0)
+        """That of the claim which this process writes, or is about to."""
         self._mine: Claim | None = None
 
     @property
@@ -103,7 +105,7 @@ class Claims:
             self._wait_for_the_end_of(decide.rival(claims, token, self._me))
             if _files(claims) != _files(self.read()):
                 continue  # another has begun meanwhile
-            claim = Claim(token, self._me)
+            self._token, claim = token, Claim(token, self._me)
             if not any(other.file == claim.file for other in claims):
                 with_room(partial(self._put, claim))
             now = self.read()
@@ -164,10 +166,9 @@ class Claims:
         )
 
     def sweep(self) -> None:
-        """Remove what kills have left of claims up to the last one."""
-        token = max((claim.token for claim in self.read()), default=Token(0, 0))
+        """Remove what kills have left of the claims before this round's."""
         for file in self._storage.names(self._path):
-            if decide.is_unfinished_claim(file, token):
+            if decide.is_unfinished_claim(file, self._token):
                 self._storage.remove(self._storage.join(self._path, file))
 
     def remove_surplus(self, claims: Iterable[Claim], found: Iterable[Name]) -> None:
@@ -177,7 +178,11 @@ class Claims:
                 self._storage.remove(self._storage.join(self._path, claim.file))
 
     def _put(self, claim: Claim) -> None:
-        self._storage.put(self._storage.join(self._path, claim.file), claim.to_json())
+        path, content = self._storage.join(self._path, claim.file), claim.to_json()
+        try:
+            self._storage.put(path, content)
+        except FileNotFoundError:  # a later one takes what is unfinished for what a kill has left
+            self._storage.put(path, content)
 
     def _wait_for_the_end_of(self, rival: Claim | None) -> None:
         """Raises StaleRoundError if another job renews its claim, or its process lives on this machine."""

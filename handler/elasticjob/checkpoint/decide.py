@@ -155,9 +155,9 @@ def is_claim(file: str) -> bool:
 
 
 def is_unfinished_claim(file: str, token: Token) -> bool:
-    """Whether a file of this name is what a kill has left of a claim up to ``token``."""
+    """Whether a file of this name is what is there of a claim before ``token`` that a kill has cut off."""
     match = _UNFINISHED.fullmatch(file)
-    return match is not None and Token(int(match[1]), int(match[2])) <= token
+    return match is not None and Token(int(match[1]), int(match[2])) < token
 
 
 def parse_claim(file: str, content: bytes) -> Claim:

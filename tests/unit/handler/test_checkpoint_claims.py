@@ -136,3 +136,44 @@ def test_a_claim_that_stays_unreadable_is_an_error() -> None:
         directory(memory).begin(2)
     assert memory.now >= 1
     held.stop_if_superseded()
+
+
+@pytest.mark.parametrize(("slow", "quick"), [("A", "B"), ("B", "A")])
+@pytest.mark.parametrize("number", [1, 2])
+def test_what_a_newcomer_is_writing_is_left_to_it(slow: str, quick: str, number: int) -> None:
+    memory = Memory()
+    late, other = directory(memory, slow), directory(memory, quick)
+
+    def begins(what: str, _: str) -> None:
+        """The other one begins between the two steps in which a claim is written."""
+        if what == "rename":
+            memory.before = lambda *_: None
+            other.begin(number)
+            other.tidy()
+            memory.before = renews
+
+    def renews(what: str, _: str) -> None:
+        if what == "sleep":
+            memory.before = lambda *_: None
+            other.beat()
+            memory.before = renews
+
+    memory.before = begins
+    with pytest.raises(StaleRoundError, match=f"in use by round {number} of job {quick}"):
+        late.begin(1)
+    other.stop_if_superseded()
+
+
+def test_what_a_kill_has_left_of_a_claim_is_removed_by_the_next_round() -> None:
+    memory = Memory()
+    first = directory(memory)
+    first.begin(1)
+    left = [f"{PATH}/{first.claim.file}.ab.tmp", f"{PATH}/{RESERVE}.ab.tmp"]
+    second = directory(memory)
+    for path in left:
+        memory.write(path, b"")
+    second.begin(2)
+    mine = f"{PATH}/{second.claim.file}.ab.tmp"
+    memory.write(mine, b"")
+    second.tidy()
+    assert [path for path in memory.files if path.endswith(".tmp")] == [mine], "it may be being written"
