@@ -25,6 +25,7 @@ from elasticjob.checkpoint.decide import (
     Marker,
     Name,
     NotSharedError,
+    StaleRoundError,
     Token,
 )
 from elasticjob.checkpoint.directory import Directory
@@ -279,9 +280,9 @@ class Checkpoints:
     def _failure(self, name: Name, error: CheckpointException) -> CheckpointError:
         """What to raise when all ranks know that the save has failed."""
         failures = [failure for failure, _ in error.failures.values()]
-        for failure in failures:
-            if isinstance(failure, CheckpointError):
-                return failure
+        known = [failure for failure in failures if isinstance(failure, CheckpointError)]
+        if stale := next((failure for failure in known if isinstance(failure, StaleRoundError)), None):
+            return stale  # what is there is a later round's to judge
         full = next((failure for failure in failures if directory.is_full(failure)), None)
 
         def look() -> CheckpointError | None:
@@ -293,7 +294,11 @@ class Checkpoints:
         try:
             found = self._agreed(look)
         except (CheckpointError, OSError) as said:
-            return said if isinstance(said, CheckpointError) else CheckpointError(f"{error}; then {said}")
+            if isinstance(said, CheckpointError):
+                return said
+            return known[0] if known else CheckpointError(f"{error}; then {said}")
+        if known:
+            return known[0]
         return found or CheckpointError(f"{self._folder(name)} was not completed: {error}")
 
     def _damage(self, name: Name, marker: Marker) -> str:

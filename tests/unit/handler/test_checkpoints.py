@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from elasticjob import stopping
-from elasticjob.checkpoint import Checkpoints, StaleRoundError, decide, processes
+from elasticjob.checkpoint import Checkpoints, NotSharedError, StaleRoundError, decide, processes
+from elasticjob.checkpoint.decide import Marker, Name
 from elasticjob.checkpoint.directory import Directory
 from elasticjob.checkpoint.storage import Folder
 
@@ -110,3 +111,34 @@ def test_after_a_job_that_does_not_go_on_another_one_begins_in_a_while(begin: Be
     watched: list[None] = []
     newcomer_of(tmp_path, meanwhile=lambda: watched.append(None)).begin(1)
     assert watched
+
+
+def test_a_half_that_is_not_shared_is_removed(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def complete(held: Directory, name: Name, marker: Marker) -> None:
+        raise NotSharedError(f"{held.folder(name)}: {sorted(marker.files)} are not seen")
+
+    with begin(1) as checkpoints:
+        with monkeypatch.context() as patched:
+            patched.setattr(Directory, "complete", complete)
+            for step in (1, 2):
+                checkpoints.save(step, {"step": step})
+                with pytest.raises(NotSharedError, match=f"s0000000{step}: .* are not seen"):
+                    checkpoints.wait()
+                assert list((tmp_path / "run").glob("checkpoint-*")) == []
+        checkpoints.save(3, {"step": 3})
+
+
+def test_what_a_later_round_has_begun_comes_before_what_has_failed(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def complete(held: Directory, name: Name, _: Marker) -> None:
+        begin(2)
+        raise NotSharedError(held.folder(name))
+
+    checkpoints = begin(1)
+    monkeypatch.setattr(Directory, "complete", complete)
+    checkpoints.save(1, {"step": 1})
+    with pytest.raises(StaleRoundError, match="round 2 of job A .* has begun"):
+        checkpoints.wait()
