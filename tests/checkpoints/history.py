@@ -238,7 +238,7 @@ class History:
         for other in before:
             if other.claim is None or other.process.dead or other.ended:
                 continue
-            if other.claim.token == claim.token and other.claim.holder.start != claim.holder.start:
+            if other.claim.token == claim.token and other.claim.holder.owner != claim.holder.owner:
                 raise self.broken("Alone", f"{other.process.name} and {start.process.name} have one token")
             same = other.job == start.job != ""
             well = not other.process.was_stalled and not other.process.failed

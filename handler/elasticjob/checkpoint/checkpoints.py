@@ -15,7 +15,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 
 from elasticjob import fenced, stopping
-from elasticjob.checkpoint import decide, directory, processes
+from elasticjob.checkpoint import decide, directory, liveness
 from elasticjob.checkpoint.beats import Beats
 from elasticjob.checkpoint.decide import (
     CheckpointError,
@@ -95,7 +95,7 @@ class Checkpoints:
             run if number else None,
             run,
             os.environ.get("ELASTICJOB_POD_NAME") or os.uname().nodename,
-            processes.this_process(),
+            liveness.this_process(),
         )
         self._directory = Directory(self._storage, self._path, me, keep=keep, keep_other_jobs=keep_other_jobs)
         self._beats: Beats | None = None
@@ -255,8 +255,8 @@ class Checkpoints:
             if self._group is None:
                 raise
             raise LostRankError(
-                f"rank {self._rank} waits for the others up to {self._timeout:g} s: one of them was lost, or "
-                f"took longer ({error})"
+                f"rank {self._rank} waits for the others up to {self._timeout:g} s: one of them was lost, "
+                f"took longer, or cannot be reached; the process group says: {error}"
             ) from error
 
     def _load(self, state: dict[str, Any], reader: Reader) -> None:

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
 
-from elasticjob.checkpoint import decide, processes
+from elasticjob.checkpoint import decide, liveness
 from elasticjob.checkpoint.decide import CheckpointError, Claim, Holder, Name, StaleRoundError, Token
 from elasticjob.checkpoint.storage import Storage
 from elasticjob.script_log import ScriptLog
@@ -157,7 +157,7 @@ class Claims:
         """What to raise because of a later claim."""
         advice = (
             ""
-            if later.holder.start == self._me.start
+            if later.holder.owner == self._me.owner
             else (". Give each job a directory of its own; when that job has ended, this one may go on")
         )
         return StaleRoundError(
@@ -188,7 +188,7 @@ class Claims:
         """Raises StaleRoundError if another job renews its claim, or its process lives on this machine."""
         if rival is None:
             return
-        alive = processes.lives(rival.holder.process)
+        alive = liveness.lives(rival.holder.process)
         if alive is None:
             log.warning(
                 f"{self._path} was last used by {rival.round}, which has not said that it has ended: "
@@ -196,10 +196,13 @@ class Claims:
             )
             alive = self._is_renewed(rival)
         if alive:
+            again = ", or before the next round of that job does" if rival.holder.job else ""
             raise StaleRoundError(
-                f"{self._path} is in use by {rival.round}: it renews {rival.file}. This process belongs to "
-                f"{self._me}. Give each job a directory of its own, or end that one first: its checkpoints "
-                "remain. To take the directory from it by force, remove that file, which stops it."
+                f"{self._path} is in use by {rival.round}: it renews {rival.file}, or its process lives. "
+                f"This process belongs to {self._me}. Give each job a directory of its own, or end that one "
+                "first: its checkpoints remain. To take the directory from it by force, remove that file and "
+                f"begin at once, before it is written again{again}: what that process saves does not count "
+                "then."
             )
 
     def _is_renewed(self, rival: Claim) -> bool:

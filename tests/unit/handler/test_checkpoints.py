@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from elasticjob import stopping
-from elasticjob.checkpoint import Checkpoints, NotSharedError, StaleRoundError, decide, processes
+from elasticjob.checkpoint import Checkpoints, NotSharedError, StaleRoundError, decide, liveness
 from elasticjob.checkpoint.decide import Marker, Name
 from elasticjob.checkpoint.directory import Directory
 from elasticjob.checkpoint.storage import Folder
@@ -67,7 +67,7 @@ def newcomer_of(tmp_path: Path, *, meanwhile: Callable[[], None] = lambda: None)
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody can see by its process id whether a process lives."""
-    monkeypatch.setattr(processes, "lives", lambda _: None)
+    monkeypatch.setattr(liveness, "lives", lambda _: None)
 
 
 def fails(checkpoints: Checkpoints) -> None:
@@ -140,5 +140,5 @@ def test_what_a_later_round_has_begun_comes_before_what_has_failed(
     checkpoints = begin(1)
     monkeypatch.setattr(Directory, "complete", complete)
     checkpoints.save(1, {"step": 1})
-    with pytest.raises(StaleRoundError, match="round 2 of job A .* has begun"):
+    with pytest.raises(StaleRoundError, match=r"round 2 of job A .* has begun"):
         checkpoints.wait()
