@@ -77,6 +77,11 @@ def stop_here() -> NoReturn:
     _link.stop()
 
 
+def is_stopping() -> bool:
+    """Whether ``should_stop`` has returned True in this process, so that the next round follows."""
+    return _link is not None and _link.stopping
+
+
 def finish_first(work: Callable[[], None]) -> None:
     """Let ``stop_here`` call this before it says that the worker has stopped: it ends what would be cut off,
     a save in another thread, or raises. ``finished`` takes it back."""

@@ -18,6 +18,7 @@ import logging
 import random
 from dataclasses import dataclass, field
 
+from elasticjob.checkpoint.claims import BEAT_SECONDS
 from elasticjob.checkpoint.decide import (
     MARKER,
     CheckpointError,
@@ -29,7 +30,7 @@ from elasticjob.checkpoint.decide import (
     StaleRoundError,
     parse_name,
 )
-from elasticjob.checkpoint.directory import BEAT_SECONDS, RESERVE_BYTES, Directory
+from elasticjob.checkpoint.directory import RESERVE_BYTES, Directory
 from tests.checkpoints.scheduler import Lock, Process, Scheduler
 from tests.checkpoints.store import Disk, Mount
 
@@ -146,6 +147,7 @@ class History:
         self.began(start, claim)
         self.scheduler.start(process, lambda: self.beats(directory))
         try:
+            directory.tidy()
             self.train(start, directory, storage, expected, saves, last)
         except (OSError, CheckpointError) as error:
             self.say(f"{process.name} ends: {error}")
@@ -236,7 +238,7 @@ class History:
         for other in before:
             if other.claim is None or other.process.dead or other.ended:
                 continue
-            if other.claim.token == claim.token and other.claim.holder.start != claim.holder.start:
+            if other.claim.token == claim.token and other.claim.holder.owner != claim.holder.owner:
                 raise self.broken("Alone", f"{other.process.name} and {start.process.name} have one token")
             same = other.job == start.job != ""
             well = not other.process.was_stalled and not other.process.failed

@@ -209,11 +209,11 @@ def test_what_can_never_count() -> None:
     assert never_counts(found, [late], [*claims, beginning(9)], Token(1, 9), {1}) == [late, half]
 
 
-def test_what_a_kill_leaves_of_a_claim_is_known_up_to_ones_own() -> None:
+def test_what_a_kill_leaves_of_a_claim_is_known_in_earlier_rounds() -> None:
     left = claim(8).file + ".0123456789abcdef.tmp"
-    assert is_unfinished_claim(left, Token(1, 8))
-    assert not is_unfinished_claim(left, Token(1, 7))
-    assert not is_unfinished_claim(claim(8).file, Token(1, 8))
+    assert is_unfinished_claim(left, Token(1, 9))
+    assert not is_unfinished_claim(left, Token(1, 8)), "one that lives may be writing it"
+    assert not is_unfinished_claim(claim(8).file, Token(1, 9))
 
 
 def test_what_an_earlier_round_completes_after_a_later_one_has_begun_is_void() -> None:

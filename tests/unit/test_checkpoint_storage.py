@@ -248,7 +248,9 @@ def test_a_claim_that_is_removed_stops_its_holder(rounds: Any, tmp_path: Path) -
     """What the error of a newcomer tells people to do."""
     run = tmp_path / "run"
     holder = rounds(str(run), 1, job="A")
-    with pytest.raises(StaleRoundError, match=r"in use by round 1 of job A .* remove that file"):
+    with pytest.raises(
+        StaleRoundError, match=r"in use by round 1 of job A .* remove that file and begin at once"
+    ):
         rounds(str(run), 1, job="B")
     (claim,) = run.glob("round-*.json")
     claim.unlink()

@@ -17,7 +17,8 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 
 from elasticjob import fenced, stopping
-from elasticjob.checkpoint import decide, directory, processes
+from elasticjob.checkpoint import decide, directory, liveness
+from elasticjob.checkpoint.beats import Beats
 from elasticjob.checkpoint.decide import (
     CheckpointError,
     DamagedError,
@@ -26,6 +27,8 @@ from elasticjob.checkpoint.decide import (
     Marker,
     Name,
     NotSharedError,
+    StaleRoundError,
+    Token,
 )
 from elasticjob.checkpoint.directory import Directory
 from elasticjob.checkpoint.shards import Reader, Writer, checksum
@@ -38,8 +41,6 @@ log = ScriptLog("elasticjob.checkpoint")
 
 WAIT_SECONDS = 600
 """How long the ranks wait for each other."""
-ENDING_SECONDS = 5
-"""How long a script waits while the claim is given up; a storage that hangs must not hold it."""
 
 T = TypeVar("T")
 
@@ -95,18 +96,16 @@ class Checkpoints:
             run if number else None,
             run,
             os.environ.get("ELASTICJOB_POD_NAME") or os.uname().nodename,
-            processes.this_process(),
+            liveness.this_process(),
         )
         self._directory = Directory(self._storage, self._path, me, keep=keep, keep_other_jobs=keep_other_jobs)
-        self._token = self._agreed(lambda: self._directory.begin(int(number) if number else None).token)
+        self._beats: Beats | None = None
+        try:
+            self._token = self._agreed(partial(self._begin, int(number) if number else None))
+        except BaseException:
+            self._end(gives_up=False)
+            raise
         fenced.say()
-        self._closing = threading.Event()
-        self._beats: threading.Thread | None = None
-        if self._rank == 0:
-            self._beats = threading.Thread(
-                target=_beats, args=(self._directory, self._closing), name="elasticjob-claim", daemon=True
-            )
-            self._beats.start()
 
     def resume(self, state: dict[str, Any]) -> int:
         """Load the newest complete checkpoint into ``state``; returns its step, or 0 if there is none.
@@ -192,10 +191,15 @@ class Checkpoints:
         self._good, self._last_step = name, last_step
 
     def close(self) -> None:
-        """Wait for the last save, and let another job use the folder at once. Call it before
-        ``destroy_process_group``."""
-        self.wait()
-        self._end()
+        """Wait for the last save, and let another job use the folder at once, unless ``should_stop`` has
+        returned True: the job goes on then. Call it before ``destroy_process_group``. Raises what ``wait``
+        raises."""
+        gives_up = False
+        try:
+            self.wait()
+            gives_up = not stopping.is_stopping()
+        finally:
+            self._end(gives_up=gives_up)
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -204,12 +208,19 @@ class Checkpoints:
         if kind is None:
             self.close()
         else:
-            self._end()
+            self._end(gives_up=False)  # a worker that fails ends the round, not the job
 
-    def _end(self) -> None:
-        self._closing.set()
+    def _begin(self, number: int | None) -> Token:
+        """On rank 0."""
+        token = self._directory.begin(number).token
+        self._beats = Beats(self._directory)
+        self._beats.start()
+        self._directory.tidy()
+        return token
+
+    def _end(self, *, gives_up: bool) -> None:
         if self._beats is not None:
-            self._beats.join(timeout=ENDING_SECONDS)
+            self._beats.stop(gives_up=gives_up)
 
     def _folder(self, name: Name) -> str:
         return self._directory.folder(name)
@@ -264,14 +275,14 @@ class Checkpoints:
         try:
             return made.result(self._timeout)
         except FutureTimeoutError:
-            raise self._lost("a connection to it cannot be made") from None
+            raise self._lost("no connection to it can be made") from None
         except RuntimeError as error:
             raise self._lost(error) from error
 
     def _lost(self, error: RuntimeError | str) -> LostRankError:
         return LostRankError(
             f"rank {dist.get_rank()} waits for the others up to {self._timeout:g} s: one of them was lost, "
-            f"or took longer ({error})"
+            f"took longer, or cannot be reached; the process group says: {error}"
         )
 
     def _load(self, state: dict[str, Any], reader: Reader) -> None:
@@ -295,9 +306,9 @@ class Checkpoints:
     def _failure(self, name: Name, error: CheckpointException) -> CheckpointError:
         """What to raise when all ranks know that the save has failed."""
         failures = [failure for failure, _ in error.failures.values()]
-        for failure in failures:
-            if isinstance(failure, CheckpointError):
-                return failure
+        known = [failure for failure in failures if isinstance(failure, CheckpointError)]
+        if stale := next((failure for failure in known if isinstance(failure, StaleRoundError)), None):
+            return stale  # what is there is a later round's to judge
         full = next((failure for failure in failures if directory.is_full(failure)), None)
 
         def look() -> CheckpointError | None:
@@ -309,7 +320,11 @@ class Checkpoints:
         try:
             found = self._agreed(look)
         except (CheckpointError, OSError) as said:
-            return said if isinstance(said, CheckpointError) else CheckpointError(f"{error}; then {said}")
+            if isinstance(said, CheckpointError):
+                return said
+            return known[0] if known else CheckpointError(f"{error}; then {said}")
+        if known:
+            return known[0]
         return found or CheckpointError(f"{self._folder(name)} was not completed: {error}")
 
     def _damage(self, name: Name, marker: Marker) -> str:
@@ -344,17 +359,3 @@ class Checkpoints:
     def _complete(self, name: Name, files: Mapping[str, File]) -> None:
         """The end of a save, on rank 0, when all ranks have written."""
         self._directory.complete(name, Marker(files, self._world_size))
-
-
-def _beats(held: Directory, closing: threading.Event) -> None:
-    """Renew the claim until it is given up, or another round has begun."""
-    while not closing.wait(directory.BEAT_SECONDS):
-        try:
-            if not held.beat():
-                return
-        except Exception as error:  # noqa: BLE001  # the next beat tries again
-            log.debug(f"the claim was not renewed: {error}")
-    try:
-        held.end()
-    except Exception as error:  # noqa: BLE001  # a newcomer watches for some seconds then
-        log.debug(f"the claim was not given up: {error}")

@@ -12,10 +12,11 @@ that moment. Of earlier rounds only those count from then on: what a member of a
 later is void, whatever it believes. That needs no lock and no conditional write, only a store where a small
 file appears in one piece and is seen by the next reader.
 
-The claim of the highest token says which job *holds* the folder. Its rank 0 renews it; another job may begin
-when it says that it has ended, or when a newcomer has watched for a while and it was not renewed. Two jobs
-that begin at the same moment take the same generation; each sees the other's claim or is seen, and who sees
-another withdraws.
+The claim of the highest token says which job *holds* the folder. Its rank 0 renews it. Another job may begin
+when the claim says that it was given up (``ended``, which does not say that the job has ended), when its
+process has ended and was on the newcomer's machine, in the same PID namespace, or when the newcomer has
+watched it for a while and it was not renewed. Two jobs that begin at the same moment take the same
+generation; each sees the other's claim or is seen, and who sees another withdraws.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class NoSpaceError(CheckpointError):
 
 
 class LostRankError(CheckpointError):
-    """A rank was lost, or made the others wait too long."""
+    """What all ranks do together has failed: a rank was lost, or took too long, or cannot be reached."""
 
 
 class Token(NamedTuple):
@@ -91,13 +92,14 @@ class Holder:
     """Who begins a round.
 
     ``job`` is the id of an ElasticJob, and empty without one: all starts under plain torchrun have one owner.
-    ``start``, 8 hexadecimal digits, tells the claims of two that begin at the same moment apart. ``run`` is
+    ``owner``, 8 hexadecimal digits, tells the claims of two that begin at the same moment apart. It is the
+    same in all rounds of an ElasticJob, and another one in each start under plain torchrun. ``run`` is
     torchrun's run id where it says something, ``pod`` what people look for, ``process`` what
-    ``processes.lives`` knows.
+    ``liveness.lives`` knows.
     """
 
     job: str
-    start: str
+    owner: str
     run: str = ""
     pod: str = ""
     process: str = ""
@@ -108,7 +110,7 @@ class Holder:
 
 
 def holder_of(job: str | None, run: str, pod: str, process: str) -> Holder:
-    """``job`` is None without an ElasticJob. All rounds of a job have the same ``start``."""
+    """``job`` is None without an ElasticJob."""
     if job is None:
         return Holder("", uuid.uuid4().hex[:8], "" if run == "none" else run, pod, process)
     return Holder(job or "(no id)", f"{zlib.crc32(job.encode()):08x}", "", pod, process)
@@ -118,7 +120,7 @@ def holder_of(job: str | None, run: str, pod: str, process: str) -> Holder:
 class Claim:
     """That a round has begun. ``complete`` is None until it has looked which checkpoints are complete.
 
-    ``beat`` grows while rank 0 lives; ``ended`` says that it will not grow any more.
+    ``beat`` grows while rank 0 lives; ``ended`` says that the job has given the folder up, for now.
     """
 
     token: Token
@@ -129,8 +131,8 @@ class Claim:
 
     @property
     def file(self) -> str:
-        start = f"-{self.holder.start}" if self.holder.start else ""
-        return f"round-g{self.token.generation:04d}-r{self.token.round:06d}{start}.json"
+        owner = f"-{self.holder.owner}" if self.holder.owner else ""
+        return f"round-g{self.token.generation:04d}-r{self.token.round:06d}{owner}.json"
 
     @property
     def round(self) -> str:
@@ -155,9 +157,9 @@ def is_claim(file: str) -> bool:
 
 
 def is_unfinished_claim(file: str, token: Token) -> bool:
-    """Whether a file of this name is what a kill has left of a claim up to ``token``."""
+    """Whether a file of this name is what is there of a claim before ``token`` that a kill has cut off."""
     match = _UNFINISHED.fullmatch(file)
-    return match is not None and Token(int(match[1]), int(match[2])) <= token
+    return match is not None and Token(int(match[1]), int(match[2])) < token
 
 
 def parse_claim(file: str, content: bytes) -> Claim:
@@ -275,7 +277,7 @@ def contenders(claims: Iterable[Claim], mine: Claim) -> list[Claim]:
     return [
         claim
         for claim in claims
-        if claim.token.generation == mine.token.generation and claim.holder.start != mine.holder.start
+        if claim.token.generation == mine.token.generation and claim.holder.owner != mine.holder.owner
     ]
 
 
@@ -289,7 +291,7 @@ def superseded_by(claims: Iterable[Claim], mine: Claim) -> Claim | None:
             claim
             for claim in claims
             if claim.token > mine.token
-            and (claim.token.generation > mine.token.generation or claim.holder.start == mine.holder.start)
+            and (claim.token.generation > mine.token.generation or claim.holder.owner == mine.holder.owner)
         ),
         key=lambda claim: claim.token,
         default=None,

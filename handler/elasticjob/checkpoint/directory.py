@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import errno
 import os
-import random
-import threading
 import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 
-from elasticjob.checkpoint import decide, processes
+from elasticjob.checkpoint import decide
+from elasticjob.checkpoint.claims import Claims
 from elasticjob.checkpoint.decide import (
     MARKER,
+    CheckpointError,
     Claim,
     Holder,
     Marker,
     Name,
     NoSpaceError,
     NotSharedError,
-    StaleRoundError,
 )
 from elasticjob.checkpoint.storage import Storage
 from elasticjob.script_log import ScriptLog
@@ -33,10 +31,6 @@ log = ScriptLog("elasticjob.checkpoint")
 
 VISIBLE_SECONDS = 90
 """How long rank 0 waits until it sees the other ranks' files: NFS keeps listings for up to a minute."""
-BEAT_SECONDS = 5
-"""How often rank 0 renews its claim."""
-WATCH_SECONDS = 20
-"""How long a newcomer watches whether another job's claim is renewed. No two clocks are compared."""
 RESERVE = "reserve"
 RESERVE_BYTES = 64 << 10
 """A file that gives way to a claim when the disk is full."""
@@ -74,18 +68,16 @@ class Directory:
         self._keep_other_jobs = keep_other_jobs
         self._pause = pause
         self._clock = clock
-        self._lock = lock or threading.Lock()  # around changes of the claim: one thread renews it
-        self._claim: Claim | None = None
+        self._claims = Claims(storage, path, me, pause=pause, clock=clock, lock=lock)
         self._doomed: set[Name] = set()
         """Halves that this process knows of: saves that have failed, and what could not be removed whole."""
         self._uncertain: Name | None = None
-        """A checkpoint whose marker may yet appear: the store has answered with an error."""
+        """A checkpoint that is not called saved, although its marker may be there or may yet appear."""
 
     @property
     def claim(self) -> Claim:
         """That of this round, once it has begun."""
-        assert self._claim is not None
-        return self._claim
+        return self._claims.mine
 
     def folder(self, name: Name) -> str:
         return self._storage.join(self._path, str(name))
@@ -94,50 +86,34 @@ class Directory:
         """Claim the directory for this round, then look what is complete, and put that into the claim.
 
         In this order: a stale member that saw no claim of ours when it last looked has completed, and kept,
-        what we see now; so it can remove nothing that we would resume from. Then what can never count is
-        removed, before anything else is written.
+        what we see now; so it can remove nothing that we would resume from. From then on call ``beat`` every
+        ``BEAT_SECONDS``, and ``tidy`` before anything is written.
 
         Raises StaleRoundError if a later round has begun or another job uses the directory, NoSpaceError if
         it is full, and what the storage raises.
         """
         self._storage.make_folder(self._path)
-        while True:
-            claims, found = self._claims(), self._found()
-            token = decide.begin(claims, found, self._me, round_number)
-            self._wait_for_the_end_of(decide.rival(claims, token, self._me))
-            if self._claims_of(claims) != self._claims_of(self._claims()):
-                continue  # another has begun meanwhile
-            claim = Claim(token, self._me)
-            if not any(other.file == claim.file for other in claims):
-                self._put(claim)
-            now = self._claims()
-            if any(other.token.generation == token.generation for other in claims):
-                break  # this job's generation: who begins here withdraws
-            if not decide.contenders(now, claim):
-                break
-            log.warning(f"another job begins in {self._path} at the same moment: trying again")
-            self._storage.remove(self._storage.join(self._path, claim.file))
-            self._pause(random.uniform(0.5, 3))
-        self._claim = claim
-        self.stop_if_superseded()
-        counts = decide.counting(self._completed(), self._claims(), token)
-        claim = replace(claim, complete=frozenset(counts))
-        self._put(claim)
-        self._claim = claim
+        self._claims.take(self._found, round_number, self._with_room)
+        counts = decide.counting(self._completed(), self._claims.read(), self.claim.token)
+        self._with_room(lambda: self._claims.list_complete(counts))
+        return self.claim
+
+    def tidy(self) -> None:
+        """Remove what can never count, and set room aside for the next claim. It may take minutes, so the
+        claim must be renewed meanwhile."""
         try:
             self._sweep()
             self._clear()
         except OSError as error:
             log.warning(f"{self._path}: what does not count could not be removed: {error}")
         self._keep_reserve()
-        return self._claim
 
     def candidates(self) -> list[tuple[Name, Marker | str]]:
         """The complete checkpoints that count, in the order in which to try them, each with its marker or
         what is wrong."""
         found, complete = self._found(), self._completed()
         self.stop_if_superseded()
-        claims = self._claims()
+        claims = self._claims.read()
         counts = decide.counting(complete, claims, self.claim.token)
         for name in sorted(found, reverse=True):
             if name not in complete:
@@ -159,18 +135,22 @@ class Directory:
     def forget(self, damaged: Collection[Name]) -> None:
         """These are damaged, and do not count any more."""
         if damaged:
-            with self._lock:
-                complete = (self.claim.complete or frozenset()) - frozenset(damaged)
-                self._claim = replace(self.claim, complete=complete)
-                self._put(self._claim)
+            counts = (self.claim.complete or frozenset()) - frozenset(damaged)
+            self._with_room(lambda: self._claims.list_complete(counts))
 
     def make_room(self, name: Name, good: Name | None) -> None:
         """Before anything of ``name`` is written: remove what does not count, and what is beyond ``keep``.
 
         ``good`` is what was resumed from or saved last. Without it no complete checkpoint goes: nobody has
-        looked whether a newer one is damaged. Raises StaleRoundError.
+        looked whether a newer one is damaged. Raises StaleRoundError, and CheckpointError if ``name`` may be
+        complete.
         """
         self.stop_if_superseded()
+        if name == self._uncertain:
+            raise CheckpointError(
+                f"{self.folder(name)} may be complete, although its save has failed, so it is not written "
+                "over: save a later step"
+            )
         self._doomed.discard(name)
         try:
             self._clear()
@@ -197,21 +177,20 @@ class Directory:
             self._pause(1)
         self.stop_if_superseded()
         path = self._storage.join(folder, MARKER)
+        self._settle(name)
         try:
             self._storage.put(path, marker.to_json())
         except OSError as error:
             # A store may have done it and lost its answer, or do it yet: a later round may count on it then.
-            if not is_full(error):
-                self._uncertain = name
             if not self._is_there(path, marker.to_json()):
+                if is_full(error):
+                    self._settle(None)
                 raise
             log.warning(f"{path} was written, although {error}")
-        later = decide.superseded_by(self._claims(), self.claim)
+        later = decide.superseded_by(self._claims.read(), self.claim)
         if later and name not in (later.complete or ()):
-            raise self._stale(later)  # it has not seen it, or cannot say yet
+            raise self._claims.stale(later)  # it has not seen it, or cannot say yet
         log.info(f"saved {folder}")
-        if self._uncertain and self._uncertain != name:
-            self._doomed.add(self._uncertain)
         self._uncertain = None
         try:
             self._clear()
@@ -221,10 +200,11 @@ class Directory:
             log.warning(f"{self._path}: older checkpoints could not be removed: {error}")
 
     def failed(self, name: Name) -> None:
-        """A save has failed on all ranks: remove what they have written, unless it may count."""
-        if name == self._uncertain:
-            return
+        """A save has failed on all ranks: remove what they have written, unless it has a marker, or may get
+        one yet: a later round may count on it then."""
         try:
+            if name == self._uncertain or self._is_there(self._storage.join(self.folder(name), MARKER)):
+                return
             self._doomed.add(name)
             self._remove(name)
             self._keep_reserve()
@@ -233,87 +213,27 @@ class Directory:
 
     def beat(self) -> bool:
         """Renew the claim; False if there is nothing to renew any more."""
-        with self._lock:
-            if self.claim.ended or not self._holds():
-                return False
-            self._claim = replace(self.claim, beat=self.claim.beat + 1)
-            self._put(self._claim)
-        return True
+        return self._claims.beat()
 
     def end(self) -> None:
         """Let another job begin at once."""
-        with self._lock:
-            if not self.claim.ended and self._holds():
-                self._claim = replace(self.claim, ended=True)
-                self._put(self._claim)
+        self._claims.end()
 
     def stop_if_superseded(self) -> None:
         """Raises StaleRoundError if a later round or another job has begun, or the claim has been removed."""
-        claims = self._claims()
-        if later := decide.superseded_by(claims, self.claim):
-            raise self._stale(later)
-        if self._is_gone(claims):
-            raise StaleRoundError(
-                f"{self.claim.file} has been removed from {self._path}, so {self.claim.round} does not hold "
-                "the directory any more, and what it saves does not count"
-            )
+        self._claims.stop_if_superseded()
 
     def no_space(self, folder: str, error: BaseException) -> NoSpaceError:
         """A full disk, with what it holds."""
         return NoSpaceError(f"{folder} was not written: {error}. {self._holdings()}")
 
-    # What others hold.
-
-    def _wait_for_the_end_of(self, rival: Claim | None) -> None:
-        """Raises StaleRoundError if another job renews its claim, or its process lives on this machine."""
-        if rival is None:
-            return
-        alive = processes.lives(rival.holder.process)
-        if alive is None:
-            log.warning(
-                f"{self._path} was last used by {rival.round}, which has not said that it has ended: "
-                f"watching its claim {rival.file} for {WATCH_SECONDS} s"
-            )
-            alive = self._is_renewed(rival)
-        if alive:
-            raise StaleRoundError(
-                f"{self._path} is in use by {rival.round}: it renews {rival.file}. This process belongs to "
-                f"{self._me}. Give each job a directory of its own, or end that one first: its checkpoints "
-                "remain. To take the directory from it by force, remove that file, which stops it."
-            )
-
-    def _is_renewed(self, rival: Claim) -> bool:
-        deadline = self._clock() + WATCH_SECONDS
-        while self._clock() < deadline:
-            self._pause(1)
-            now = next((claim for claim in self._claims() if claim.file == rival.file), None)
-            if now is None or now.ended:
-                return False
-            if now.beat != rival.beat or now.complete != rival.complete:
-                return True
-        return False
-
-    def _holds(self) -> bool:
-        claims = self._claims()
-        return not decide.superseded_by(claims, self.claim) and not self._is_gone(claims)
-
-    def _is_gone(self, claims: Iterable[Claim]) -> bool:
-        """A listing that lags is no proof."""
-        path = self._storage.join(self._path, self.claim.file)
-        return not any(claim.file == self.claim.file for claim in claims) and not self._is_there(path)
-
-    def _stale(self, later: Claim) -> StaleRoundError:
-        advice = (
-            ""
-            if later.holder.start == self._me.start
-            else (". Give each job a directory of its own; when that job has ended, this one may go on")
-        )
-        return StaleRoundError(
-            f"{later.round} has begun in {self._path}: this process belongs to {self.claim.round}, and what "
-            f"it saves does not count{advice}"
-        )
-
     # Making room. What is read first: checkpoints, then claims; see ``begin``.
+
+    def _settle(self, name: Name | None) -> None:
+        """The marker of ``name`` is the one that may appear from now on, and no earlier one."""
+        if self._uncertain and self._uncertain != name:
+            self._doomed.add(self._uncertain)
+        self._uncertain = name
 
     def _clear(self) -> None:
         """Remove what can never count: halves, what was completed too late, claims that nothing depends on.
@@ -321,15 +241,13 @@ class Directory:
         Before this round has claimed the directory, that is what the last claim excludes.
         """
         found, complete = self._found(), self._completed()
-        claims = self._claims()
+        claims = self._claims.read()
         token = max((claim.token for claim in claims), default=decide.Token(0, 0))
-        if self._claim is not None:
-            if decide.superseded_by(claims, self._claim):
+        if self._claims.taken:
+            if decide.superseded_by(claims, self.claim):
                 return
-            token = self._claim.token
-            done_with = decide.surplus_claims(claims, self._claim, found)
-            for claim in done_with if self._claim.complete is not None else ():
-                self._storage.remove(self._storage.join(self._path, claim.file))
+            token = self.claim.token
+            self._claims.remove_surplus(claims, found)
         self._doomed -= {*complete}
         never = decide.never_counts(found, complete, claims, token, self._removable(claims, found))
         for name in sorted({*never, *(self._doomed & {*found})}):
@@ -342,17 +260,16 @@ class Directory:
             self._remove(name)
 
     def _sweep(self) -> None:
-        """Remove what kills have left of claims up to the last one, and of the reserve."""
-        token = max((claim.token for claim in self._claims()), default=decide.Token(0, 0))
+        """Remove what kills have left of claims, and of the reserve."""
+        self._claims.sweep()
         for file in self._storage.names(self._path):
-            of_reserve = file.startswith(f"{RESERVE}.") and file.endswith(".tmp")
-            if of_reserve or decide.is_unfinished_claim(file, token):
+            if file.startswith(f"{RESERVE}.") and file.endswith(".tmp"):
                 self._storage.remove(self._storage.join(self._path, file))
 
     def _thin(self, good: Name) -> None:
         """Remove what is beyond ``keep``."""
         found, complete = self._found(), self._completed()
-        claims = self._claims()
+        claims = self._claims.read()
         if decide.superseded_by(claims, self.claim):
             return
         counts = decide.counting(complete, claims, self.claim.token)
@@ -378,9 +295,8 @@ class Directory:
         except OSError as error:
             log.warning(f"{self._path}: no room could be set aside for the next round's claim: {error}")
 
-    def _put(self, claim: Claim) -> None:
-        """On a full disk the reserve gives way, then what can never count."""
-        path, content = self._storage.join(self._path, claim.file), claim.to_json()
+    def _with_room(self, write: Callable[[], None]) -> None:
+        """Write a claim. On a full disk the reserve gives way, then what can never count."""
         ways: list[Callable[[], None]] = [
             lambda: self._storage.remove(self._storage.join(self._path, RESERVE)),
             self._sweep,
@@ -388,18 +304,18 @@ class Directory:
         ]
         while True:
             try:
-                return self._storage.put(path, content)
+                return write()
             except OSError as error:
                 if not is_full(error):
                     raise
                 if not ways:
-                    raise self.no_space(path, error) from error
+                    raise self.no_space(f"a claim in {self._path}", error) from error
                 ways.pop(0)()
 
     def _holdings(self) -> str:
         """What the directory holds, in a sentence."""
         try:
-            complete, claims = self._completed(), self._claims()
+            complete, claims = self._completed(), self._claims.read()
             mine = decide.own(claims, self._me)
             kinds: dict[str, list[int]] = {}
             for name in self._found():
@@ -438,22 +354,6 @@ class Directory:
 
     def _completed(self) -> list[Name]:
         return [name for name in self._found() if MARKER in self._storage.sizes(self.folder(name))]
-
-    def _claims(self) -> list[Claim]:
-        claims: list[Claim] = []
-        for file in self._storage.names(self._path):
-            if not decide.is_claim(file):
-                continue
-            try:
-                path = self._storage.join(self._path, file)
-                claims.append(decide.parse_claim(file, self._storage.read(path)))
-            except FileNotFoundError:
-                continue  # removed since
-        return claims
-
-    @staticmethod
-    def _claims_of(claims: Iterable[Claim]) -> set[str]:
-        return {claim.file for claim in claims}
 
 
 def megabytes(size: int) -> str:

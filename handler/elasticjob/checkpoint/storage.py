@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, cast
 
 
 class Storage(Protocol):
@@ -28,7 +29,8 @@ class Storage(Protocol):
         ...
 
     def put(self, path: str, content: bytes) -> None:
-        """Write a small file so that it is there in full or not at all, in place of one that is there."""
+        """Write a small file in place of one that is there. In a folder and in an object store it is there
+        in full or not at all, for readers, too."""
         ...
 
     def space(self, path: str) -> tuple[int, int] | None:
@@ -120,7 +122,11 @@ class Folder:
 
 
 class Remote:
-    """What fsspec opens, an object store above all: one PUT makes an object, whole."""
+    """What fsspec opens, an object store above all: one PUT makes an object, whole. Elsewhere a file may be
+    read while it is written.
+
+    What it raises are OSErrors, whatever the package behind fsspec has raised.
+    """
 
     def __init__(self, filesystem: Any) -> None:
         self._files = filesystem
@@ -129,9 +135,10 @@ class Remote:
         return "/".join(part.rstrip("/") for part in parts)
 
     def _list(self, path: str) -> list[dict[str, Any]]:
-        self._files.invalidate_cache()
         try:
-            found: list[dict[str, Any]] = self._files.ls(path, detail=True)
+            with _os_errors(path):
+                self._files.invalidate_cache()
+                found: list[dict[str, Any]] = self._files.ls(path, detail=True)
         except FileNotFoundError:
             return []
         return [entry for entry in found if entry["name"].rstrip("/") != path.rstrip("/")]
@@ -148,10 +155,12 @@ class Remote:
 
     @contextmanager
     def stream(self, path: str, mode: str) -> Iterator[IO[bytes]]:
-        file = self._files.open(path, mode)
+        with _os_errors(path):
+            file = self._files.open(path, mode)
         try:
-            yield file
-            file.close()
+            yield cast(IO[bytes], _File(file, path))
+            with _os_errors(path):
+                file.close()
         except BaseException:
             # Leaving it as a context would upload what is there; so would its end as an object.
             if mode != "rb":
@@ -162,26 +171,53 @@ class Remote:
             raise
 
     def put(self, path: str, content: bytes) -> None:
-        self._files.pipe_file(path, content)
+        with _os_errors(path):
+            self._files.pipe_file(path, content)
 
     def space(self, path: str) -> tuple[int, int] | None:
         del path
         return None
 
     def read(self, path: str) -> bytes:
-        content: bytes = self._files.cat_file(path)
+        with _os_errors(path):
+            content: bytes = self._files.cat_file(path)
         return content
 
     def make_folder(self, path: str) -> None:
-        self._files.makedirs(path, exist_ok=True)
+        with _os_errors(path):
+            self._files.makedirs(path, exist_ok=True)
 
     def rename(self, old: str, new: str) -> None:
-        self._files.mv(old, new)
+        with _os_errors(new):
+            self._files.mv(old, new)
 
     def remove(self, path: str) -> None:
-        self._files.invalidate_cache()
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError), _os_errors(path):
+            self._files.invalidate_cache()
             self._files.rm(path, recursive=True)
+
+
+@contextmanager
+def _os_errors(path: str) -> Iterator[None]:
+    """Raises OSError for what is none: botocore's errors of the network, for example."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        raise OSError(errno.EIO, f"{type(error).__name__}: {error}", path) from error
+
+
+class _File:
+    """A file of fsspec, whose methods raise OSErrors."""
+
+    def __init__(self, file: Any, path: str) -> None:
+        self._file = file
+        self._path = path
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._file, name)
+        return _os_errors(self._path)(found) if callable(found) else found
 
 
 def _open_url(url: str) -> tuple[Storage, str]:
@@ -193,9 +229,12 @@ def _open_url(url: str) -> tuple[Storage, str]:
             f"{url}: addresses with {scheme}:// need fsspec: pip install 'elasticjob[fsspec]'"
         ) from None
     try:
-        filesystem, path = fsspec.core.url_to_fs(url)
+        # An instance of our own: two threads list, and one must not get what the other has listed before.
+        filesystem, path = fsspec.core.url_to_fs(url, skip_instance_cache=True)
     except (ImportError, ValueError) as error:
         raise ModuleNotFoundError(f"{url}: fsspec cannot open addresses with {scheme}://: {error}") from error
     if scheme == "file":
         return Folder(), path
+    if hasattr(filesystem, "dircache"):
+        filesystem.dircache.use_listings_cache = False  # as an argument, sftp would give it to its server
     return Remote(filesystem), path

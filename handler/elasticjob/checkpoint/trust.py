@@ -11,6 +11,7 @@ import dataclasses
 import enum
 import io
 import pickle
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -29,6 +30,8 @@ class UntrustedError(CheckpointError):
 
 class _Index(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("builtins", "getattr"):
+            return _member  # Python 3.11.0 to 3.11.3 pickle a member of an Enum as an attribute of it
         if "." not in name:
             if (module, name) in _OTHERS or (module == "torch" and _is_type_of_elements(name)):
                 return super().find_class(module, name)
@@ -40,6 +43,15 @@ class _Index(pickle.Unpickler):
                 if known and found.__module__ == module:
                     return found
         raise UntrustedError(f"it names {module}.{name}, which is no part of an index of DCP")
+
+
+def _member(of: Any, name: Any) -> enum.Enum:
+    """What getattr is in an index: it finds members of DCP's Enums, and nothing else."""
+    if isinstance(of, enum.EnumMeta) and of.__module__ in _DCP and isinstance(name, str):
+        members: Mapping[str, enum.Enum] = of.__members__
+        if name in members:
+            return members[name]
+    raise UntrustedError(f"it names {name!r} of {of!r}, which is no part of an index of DCP")
 
 
 def _is_type_of_elements(name: str) -> bool:

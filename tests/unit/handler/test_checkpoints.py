@@ -1,0 +1,144 @@
+"""``Checkpoints`` of one rank, between rounds and jobs."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from elasticjob import stopping
+from elasticjob.checkpoint import Checkpoints, NotSharedError, StaleRoundError, decide, liveness
+from elasticjob.checkpoint.decide import Marker, Name
+from elasticjob.checkpoint.directory import Directory
+from elasticjob.checkpoint.storage import Folder
+
+Begin = Callable[[int], Checkpoints]
+
+
+@pytest.fixture
+def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Begin:
+    """Begin a round of job A."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "A")
+
+    def begun(number: int) -> Checkpoints:
+        monkeypatch.setenv("ELASTICJOB_ROUND", str(number))
+        return Checkpoints(tmp_path / "run", keep=1)
+
+    return begun
+
+
+def renewals() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "elasticjob-claim"]
+
+
+def test_the_claim_is_renewed_while_it_removes_what_does_not_count(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    others = len(renewals())
+
+    def tidy(_: Directory) -> None:
+        seen.append(len(renewals()) - others)
+        raise OSError("the store hangs")
+
+    monkeypatch.setattr(Directory, "tidy", tidy)
+    with pytest.raises(OSError, match="the store hangs"):
+        begin(1)
+    assert seen == [1]
+    assert len(renewals()) == others, "nobody holds it any more"
+
+
+def newcomer_of(tmp_path: Path, *, meanwhile: Callable[[], None] = lambda: None) -> Directory:
+    """Of another job on another machine; ``meanwhile`` is called each second while it watches."""
+    now = 0.0
+
+    def pause(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        meanwhile()
+
+    me = decide.holder_of("B", "", "b-0", "")
+    return Directory(Folder(), str(tmp_path / "run"), me, keep=1, pause=pause, clock=lambda: now)
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody can see by its process id whether a process lives."""
+    monkeypatch.setattr(liveness, "lives", lambda _: None)
+
+
+def fails(checkpoints: Checkpoints) -> None:
+    with pytest.raises(ZeroDivisionError), checkpoints:
+        raise ZeroDivisionError
+
+
+def stops(checkpoints: Checkpoints) -> None:
+    """For a planned change, for which the script leaves its loop."""
+    link = stopping.Link([0], [1])
+    stopping._link = link
+    with checkpoints:
+        assert stopping.should_stop(1)
+
+
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.parametrize("ends", [fails, stops])
+def test_between_two_rounds_of_a_job_no_other_one_begins(
+    ends: Callable[[Checkpoints], None], begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stopping, "_link", None)
+    monkeypatch.setattr(atexit, "register", lambda _: None)
+    ends(begin(1))
+    later: list[Checkpoints] = []
+
+    def next_round() -> None:
+        if not later:
+            later.append(begin(2))
+        later[0]._directory.beat()
+
+    with pytest.raises(StaleRoundError, match="in use by round 2 of job A"):
+        newcomer_of(tmp_path, meanwhile=next_round).begin(1)
+    later[0].save(1, {"step": 1})
+    later[0].close()
+    newcomer_of(tmp_path).begin(1)
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_after_a_job_that_does_not_go_on_another_one_begins_in_a_while(begin: Begin, tmp_path: Path) -> None:
+    fails(begin(1))
+    watched: list[None] = []
+    newcomer_of(tmp_path, meanwhile=lambda: watched.append(None)).begin(1)
+    assert watched
+
+
+def test_a_half_that_is_not_shared_is_removed(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def complete(held: Directory, name: Name, marker: Marker) -> None:
+        raise NotSharedError(f"{held.folder(name)}: {sorted(marker.files)} are not seen")
+
+    with begin(1) as checkpoints:
+        with monkeypatch.context() as patched:
+            patched.setattr(Directory, "complete", complete)
+            for step in (1, 2):
+                checkpoints.save(step, {"step": step})
+                with pytest.raises(NotSharedError, match=f"s0000000{step}: .* are not seen"):
+                    checkpoints.wait()
+                assert list((tmp_path / "run").glob("checkpoint-*")) == []
+        checkpoints.save(3, {"step": 3})
+
+
+def test_what_a_later_round_has_begun_comes_before_what_has_failed(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def complete(held: Directory, name: Name, _: Marker) -> None:
+        begin(2)
+        raise NotSharedError(held.folder(name))
+
+    checkpoints = begin(1)
+    monkeypatch.setattr(Directory, "complete", complete)
+    checkpoints.save(1, {"step": 1})
+    with pytest.raises(StaleRoundError, match=r"round 2 of job A .* has begun"):
+        checkpoints.wait()
