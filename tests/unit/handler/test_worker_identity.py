@@ -277,20 +277,23 @@ def test_stacks_have_the_ranks_that_the_agent_gave(
     run_agent(handler(), tmp_path, PROLOGUE + early + ASKED, operator, nproc=2)
 
 
-FOLDS = """
+HANG_SECONDS = 15
+"""Longer than an interpreter takes to start on a slow machine."""
+FOLDS = f"""
 code = '''
 import sys, time
 from elasticjob import report_progress
-for step in range(30):
+for step in range(int(sys.argv[1])):
     report_progress(step)
     time.sleep(0.1)
 '''
-for fold in range(3):
-    subprocess.run([sys.executable, "-c", code], check=True)
-    say(f"fold{fold}")
+for fold, steps in enumerate([5, 5, {HANG_SECONDS * 10 + 20}]):
+    subprocess.run([sys.executable, "-c", code, str(steps)], check=True)
+    say(f"fold{{fold}}")
     if fold == 1:
         child = os.fork()
         if child == 0:
+            sys.argv[1:] = ["5"]
             exec(code)
             os._exit(0)
         os.waitpid(child, 0)
@@ -307,7 +310,7 @@ def test_a_worker_that_trains_each_fold_in_a_child_does_not_hang(
     nproc: int,
 ) -> None:
     def operator() -> None:
-        rounds.next(limits=Limits(hang_timeout=2))
+        rounds.next(limits=Limits(hang_timeout=HANG_SECONDS))
         said(tmp_path, "fold2")
         report = leases.report("a")
         assert report is not None
