@@ -30,8 +30,8 @@ from tests.simulation.world import World
 pytestmark = pytest.mark.timeout(3600)
 """Nothing here can hang; beside other work on the machine it takes several times as long."""
 
-HISTORIES = 1000
-"""``make histories`` plays a hundred times as many."""
+HISTORIES = 500
+"""``make histories`` plays two hundred times as many."""
 MUTATED = 3000
 """Of these, some must tell that a rule is gone; most rules need a few dozen."""
 FAULTS = {fault.__name__: fault for fault in HARMFUL + HARMLESS}

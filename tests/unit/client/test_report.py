@@ -217,9 +217,7 @@ def test_an_output_that_is_neither_is_refused(
 
 
 @pytest.mark.usefixtures("server")
-@pytest.mark.parametrize(
-    "words", [("-o", "png"), ("-f", "mnist.png"), ("-o", "mnist.png"), ("-o", "png", "-f", "mnist.png")]
-)
+@pytest.mark.parametrize("words", [("-o", "png"), ("-f", "mnist.png")])
 def test_the_picture_has_every_bar(
     run: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
