@@ -7,9 +7,12 @@ Fenced
     Once a round has begun, nothing of an earlier one is called saved that the round does not count.
 Alone
     A job does not begin while another one, which is well, uses the directory.
+Undisturbed
+    What a round has resumed from is not removed by an earlier one.
 Recovers
-    When all are dead and nothing fails any more, the next start resumes and saves, twice, and leaves nothing
-    half-written.
+    What is set aside for the next claim goes only for a claim. When all are dead and nothing fails any more,
+    the next start begins, on a full disk too if that is still there; it resumes and saves, twice, and leaves
+    nothing half-written.
 """
 
 from __future__ import annotations
@@ -28,9 +31,12 @@ from elasticjob.checkpoint.decide import (
     Marker,
     Name,
     StaleRoundError,
+    Token,
+    is_claim,
+    parse_claim,
     parse_name,
 )
-from elasticjob.checkpoint.directory import RESERVE_BYTES, Directory
+from elasticjob.checkpoint.directory import RESERVE, RESERVE_BYTES, Directory
 from tests.checkpoints.scheduler import Lock, Process, Scheduler
 from tests.checkpoints.store import Disk, Mount
 
@@ -52,8 +58,46 @@ class Start:
     round: int | None
     process: Process
     claim: Claim | None = None
-    begun_at: float = 0.0
+    """From the moment in which it says what counts."""
+    good: Name | None = None
+    """What it has resumed from."""
+    writes_a_claim: bool = True
+    """When it begins, or forgets what is damaged: what is set aside may go then."""
     ended: bool = False
+
+
+@dataclass
+class Watch:
+    """What one start does to the storage, and what is done to it."""
+
+    history: History
+    start: Start
+
+    def trouble(self, what: str, changes: bool) -> str:
+        return self.history.trouble(self.start.process, what, changes)
+
+    def removal_seconds(self) -> float:
+        return self.history.random.uniform(0, 2 * self.history.removal_seconds)
+
+    def written(self, path: str, content: bytes) -> None:
+        file = path.rpartition("/")[2]
+        if is_claim(file) and self.start.claim is None:
+            claim = parse_claim(file, content)
+            self.history.claimed.append((self.start, claim.token))
+            self.start.claim = claim if claim.complete is not None else None
+
+    def removed(self, path: str) -> None:
+        me = self.start
+        if path == f"{PATH}/{RESERVE}" and not me.writes_a_claim:
+            raise self.history.broken("Recovers", f"{me.process.name} takes what is set aside for a claim")
+        name = parse_name(path.split("/")[1])
+        for other in self.history.starts:
+            stale = me.claim and other.claim and me.claim.token < other.claim.token
+            if stale and name and other.good == name:
+                raise self.history.broken(
+                    "Undisturbed",
+                    f"{me.process.name} removes {path}; {other.process.name} has resumed from it",
+                )
 
 
 @dataclass
@@ -65,6 +109,7 @@ class History:
     calm: bool = False
     starts: list[Start] = field(default_factory=list)
     saved: dict[str, list[Name]] = field(default_factory=dict)
+    claimed: list[tuple[Start, Token]] = field(default_factory=list)
     trace: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -73,15 +118,31 @@ class History:
         self.keep = self.random.choice((1, 2))
         self.jobs = self.random.choice((["A"], ["A"], ["A", "B"], [""], ["A", ""]))
         objects = self.random.random() < 0.4
+        listings = self.random.choice((0.0, 0.0, 0.05))
+        # Who cannot list removes nothing, and a job that has ended so leaves too much to another one.
+        full = not objects and self.random.random() < 0.6 and not (listings and len(self.jobs) > 1)
         room = (self.keep + 1) * len(self.jobs)  # a job may be killed before it has removed its surplus one
-        full = not objects and self.random.random() < 0.6
         capacity = room * len(SHARD) * SHARDS + RESERVE_BYTES + 8_000 if full else None
         self.disk = Disk(objects, capacity)
         self.troubles = {
             "kills": self.random.choice((0.0, 0.002, 0.01)),
             "fails": self.random.choice((0.0, 0.0, 0.005, 0.02)),
             "stalls": self.random.choice((0.0, 0.0, 0.002)),
+            "listings": listings,
+            "foreign": self.random.choice((0.0, 0.02)) if full else 0.0,
         }
+        self.removal_seconds = self.random.choice((0.0, 1.0, 20.0))
+        if self.random.random() < 0.3:
+            self.leave_a_half()
+
+    def leave_a_half(self) -> None:
+        """A round of the first job was killed while it saved."""
+        token, job = Token(1, 0), self.jobs[0]
+        claim = Claim(token, Holder(job, STARTS.get(job, "cccccccc")), frozenset())
+        self.disk.folders |= {PATH, f"{PATH}/{Name(token, 10)}"}
+        self.disk.files[f"{PATH}/{claim.file}"] = claim.to_json()
+        for number in range(SHARDS):
+            self.disk.files[f"{PATH}/{Name(token, 10)}/__{number}_0.distcp"] = SHARD
 
     def say(self, what: str) -> None:
         self.trace.append(f"{self.scheduler.now:8.1f}  {what}")
@@ -103,11 +164,25 @@ class History:
             when = "killed after" if changes and self.random.random() < 0.5 else "killed before"
             self.say(f"{process.name} is {when} {what}")
             return when
+        if self.random.random() < self.troubles["foreign"]:
+            self.others_write()
+        if what in ("list", "sizes") and self.random.random() < self.troubles["listings"]:
+            self.say(f"{process.name}: {what} fails")
+            return "fails"
         if self.random.random() < self.troubles["fails"]:
             how = "answer lost" if changes and self.random.random() < 0.5 else "fails"
             self.say(f"{process.name}: {what} {how}")
             return how
         return ""
+
+    def others_write(self) -> None:
+        """What no checkpoint is made of takes the free space, or leaves it."""
+        free = (self.disk.capacity or 0) - self.disk.used()
+        if self.disk.foreign and self.random.random() < 0.5:
+            self.disk.foreign = 0
+        else:
+            self.disk.foreign += self.random.choice((free, free // 2))
+        self.say(f"others hold {self.disk.foreign:,} bytes")
 
     # What a process does.
 
@@ -121,9 +196,7 @@ class History:
 
     def life(self, start: Start, saves: int, last: bool) -> None:
         process = start.process
-        storage = Mount(
-            self.disk, process, self.scheduler, lambda what, changes: self.trouble(process, what, changes)
-        )
+        storage = Mount(self.disk, process, self.scheduler, Watch(self, start))
         tag = STARTS.get(start.job) or f"{len(self.starts) + self.random.getrandbits(24):08x}"
         directory = Directory(
             storage,
@@ -136,6 +209,8 @@ class History:
         )
         expected = list(self.saved.get(start.job, ()))
         self.say(f"{process.name} begins")
+        if last and f"{PATH}/{RESERVE}" in self.disk.files and self.disk.capacity is not None:
+            self.disk.foreign += self.disk.capacity - self.disk.used()
         try:
             claim = directory.begin(start.round)
         except (OSError, CheckpointError) as error:
@@ -145,6 +220,9 @@ class History:
             process.dead = True
             return
         self.began(start, claim)
+        start.writes_a_claim = False
+        if last:
+            self.disk.foreign = 0
         self.scheduler.start(process, lambda: self.beats(directory))
         try:
             directory.tidy()
@@ -189,7 +267,9 @@ class History:
                 good = name
                 break
             damaged.append(name)
+        start.writes_a_claim = True
         directory.forget(damaged)
+        start.writes_a_claim, start.good = False, good
         self.say(f"{process.name} resumes from {good}")
         newest = max(expected, default=None)
         if newest and (good is None or good < newest):
@@ -209,6 +289,7 @@ class History:
                 self.say(f"{process.name}: {name} fails: {error}")
                 if last:
                     raise self.broken("Recovers", f"the last start does not save: {error}") from error
+                self.scheduler.sleep(self.random.choice((0, 1, 10, 60)))  # until all ranks know
                 directory.failed(name)
                 if self.random.random() < 0.5:
                     raise
@@ -232,7 +313,7 @@ class History:
 
     def began(self, start: Start, claim: Claim) -> None:
         self.say(f"{start.process.name} has begun: {claim.file}, {sorted(map(str, claim.complete or ()))}")
-        start.claim, start.begun_at = claim, self.scheduler.now
+        start.claim = claim
         before = [other for other in self.starts if other is not start and other.claim is not None]
         holder = max((o.claim.token for o in before if o.claim and o.claim.token < claim.token), default=None)
         for other in before:
@@ -241,7 +322,13 @@ class History:
             if other.claim.token == claim.token and other.claim.holder.owner != claim.holder.owner:
                 raise self.broken("Alone", f"{other.process.name} and {start.process.name} have one token")
             same = other.job == start.job != ""
-            well = not other.process.was_stalled and not other.process.failed
+            overtaken = any(
+                token > other.claim.token
+                and (by.job == other.job or token.generation > other.claim.token.generation)
+                for by, token in self.claimed
+                if by is not start
+            )
+            well = not (overtaken or other.process.was_stalled or other.process.failed)
             if not same and well and other.claim.token == holder:
                 raise self.broken("Alone", f"{start.process.name} begins while {other.process.name} is well")
 
@@ -307,6 +394,10 @@ def play(seed: int) -> History:
         for _ in range(rng.randint(2, 6)):
             if rng.random() < 0.3:
                 job = rng.choice(history.jobs)
+            if rng.random() < 0.3:
+                next_start(history.jobs[0])  # and another one while it begins
+                history.scheduler.sleep(rng.choice((0, 1, 20)))
+                job = history.jobs[-1]
             started = next_start(job)
             patience = rng.choice((0.5, 5, 60, 1e6, 1e6))
             waited = 0.0
@@ -318,6 +409,7 @@ def play(seed: int) -> History:
         for start in history.starts:
             start.process.dead = True
         history.calm = True
+        history.disk.foreign = 0
         for job in history.jobs:
             while_alive = next_start(job, last=True)
             while not while_alive.process.dead:

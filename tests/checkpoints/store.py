@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from io import BytesIO
-from typing import IO
+from typing import IO, Protocol
 
 from tests.checkpoints.scheduler import Killed, Process, Scheduler
 
@@ -20,40 +20,52 @@ class Disk:
     objects: bool
     """An object store: one PUT is one step, and there are no folders."""
     capacity: int | None = None
+    foreign: int = 0
+    """What others have written there, in bytes."""
     files: dict[str, bytes] = field(default_factory=dict)
     folders: set[str] = field(default_factory=set)
 
     def used(self) -> int:
-        return sum(map(len, self.files.values()))
+        return self.foreign + sum(map(len, self.files.values()))
 
     def write(self, path: str, content: bytes) -> None:
         if not self.objects and path.rpartition("/")[0] not in self.folders:
             raise FileNotFoundError(errno.ENOENT, "no such folder", path)
         more = len(content) - len(self.files.get(path, b""))
-        if self.capacity is not None and self.used() + more > self.capacity:
+        if self.capacity is not None and more > 0 and self.used() + more > self.capacity:
             raise OSError(errno.ENOSPC, "No space left on device", path)
         self.files[path] = content
 
 
-class Mount:
-    """The ``Storage`` of one process. ``trouble`` is called before each call, and says what goes wrong."""
+class Watcher(Protocol):
+    """What a history does at each call, and what it wants to know."""
 
-    def __init__(
-        self,
-        disk: Disk,
-        process: Process,
-        scheduler: Scheduler,
-        trouble: Callable[[str, bool], str],
-    ) -> None:
+    def trouble(self, what: str, changes: bool) -> str:
+        """Before a call: what goes wrong, or nothing."""
+
+    def removal_seconds(self) -> float:
+        """How long it takes to remove one file."""
+
+    def written(self, path: str, content: bytes) -> None:
+        """A small file is there."""
+
+    def removed(self, path: str) -> None:
+        """A file was there."""
+
+
+class Mount:
+    """The ``Storage`` of one process."""
+
+    def __init__(self, disk: Disk, process: Process, scheduler: Scheduler, watcher: Watcher) -> None:
         self._disk = disk
         self._process = process
         self._scheduler = scheduler
-        self._trouble = trouble
+        self._watcher = watcher
 
     def _call(self, what: str, effect: Callable[[], None] | None = None) -> None:
         """One call, in which others may come in between before and after."""
         self._scheduler.step()
-        trouble = self._trouble(what, effect is not None)
+        trouble = self._watcher.trouble(what, effect is not None)
         if trouble == "killed before":
             self._process.dead = True
             raise Killed
@@ -61,7 +73,11 @@ class Mount:
             self._process.failed += 1
             raise OSError(errno.EIO, f"{what} has failed")
         if effect:
-            effect()
+            try:
+                effect()
+            except OSError as error:
+                self._process.failed += error.errno == errno.ENOSPC
+                raise
         if trouble == "killed after":
             self._process.dead = True
             raise Killed
@@ -111,12 +127,22 @@ class Mount:
 
     def put(self, path: str, content: bytes) -> None:
         if self._disk.objects:
-            self._call("put", lambda: self._disk.write(path, content))
+
+            def whole() -> None:
+                self._disk.write(path, content)
+                self._watcher.written(path, content)
+
+            self._call("put", whole)
             return
         unfinished = f"{path}.{self._scheduler.random.getrandbits(32):08x}.tmp"
+
+        def into_place() -> None:
+            self._rename(unfinished, path)
+            self._watcher.written(path, content)
+
         try:
             self._call("create", lambda: self._disk.write(unfinished, content))
-            self._call("rename", lambda: self._rename(unfinished, path))
+            self._call("rename", into_place)
         except OSError:
             self._disk.files.pop(unfinished, None)
             raise
@@ -146,8 +172,11 @@ class Mount:
 
     def remove(self, path: str) -> None:
         for name in [name for name in self._disk.files if name == path or name.startswith(path + "/")]:
+            if seconds := self._watcher.removal_seconds():
+                self._scheduler.sleep(seconds)
             self._call("remove", partial(self._forget, name))
         self._call("rmdir", lambda: self._disk.folders.discard(path))
 
     def _forget(self, name: str) -> None:
-        self._disk.files.pop(name, None)
+        if self._disk.files.pop(name, None) is not None:
+            self._watcher.removed(name)

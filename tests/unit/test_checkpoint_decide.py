@@ -157,6 +157,8 @@ def test_only_another_job_that_has_not_ended_is_a_rival() -> None:
     assert rival([claim(3), third], Token(3, 4), ME) == third
     transient = beginning(9, job="third")
     assert rival([other, transient], Token(2, 1), ME) == other
+    next_round = beginning(6, job="other")
+    assert rival([replace(other, ended=True), next_round], Token(2, 1), ME) == next_round, "it is beginning"
 
 
 def test_of_two_starts_without_an_elasticjob_the_same_run_or_process_is_no_rival() -> None:
@@ -209,11 +211,14 @@ def test_what_can_never_count() -> None:
     assert never_counts(found, [late], [*claims, beginning(9)], Token(1, 9), {1}) == [late, half]
 
 
-def test_what_a_kill_leaves_of_a_claim_is_known_in_earlier_rounds() -> None:
+def test_what_a_kill_leaves_of_a_claim_is_known() -> None:
     left = claim(8).file + ".0123456789abcdef.tmp"
-    assert is_unfinished_claim(left, Token(1, 9))
-    assert not is_unfinished_claim(left, Token(1, 8)), "one that lives may be writing it"
-    assert not is_unfinished_claim(claim(8).file, Token(1, 9))
+    owner = claim(8).holder.owner
+    assert is_unfinished_claim(left, Token(1, 9), owner)
+    assert not is_unfinished_claim(left, Token(1, 8), owner), "this round may be writing it"
+    assert is_unfinished_claim(left, Token(1, 8), "01234567"), "another one that begins writes it again"
+    assert not is_unfinished_claim(left, Token(1, 7), owner)
+    assert not is_unfinished_claim(claim(8).file, Token(1, 9), owner)
 
 
 def test_what_an_earlier_round_completes_after_a_later_one_has_begun_is_void() -> None:

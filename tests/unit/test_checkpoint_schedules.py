@@ -48,6 +48,34 @@ def removes_nothing_half_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decide, "never_counts", lambda *_: [])
 
 
+def renews_with_what_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    beat: Any = Directory.beat
+
+    def careless(self: Any) -> bool:
+        renewed: list[bool] = []
+        self._with_room(lambda: renewed.append(beat(self)))
+        return renewed[-1]
+
+    monkeypatch.setattr(Directory, "beat", careless)
+
+
+def renews_nothing_while_it_tidies(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin: Any = Directory.begin
+    tidy: Any = Directory.tidy
+
+    def slow(self: Any, *args: Any) -> Any:
+        begin(self, *args)
+        tidy(self)
+        return self.claim
+
+    monkeypatch.setattr(Directory, "begin", slow)
+    monkeypatch.setattr(Directory, "tidy", lambda _: None)
+
+
+def removes_what_has_failed_whatever_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Directory, "failed", lambda self, name: self._remove(name))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mutation", "rule"),
@@ -56,6 +84,9 @@ def removes_nothing_half_written(monkeypatch: pytest.MonkeyPatch) -> None:
         (does_not_watch, "Alone"),
         (does_not_look_again_after_the_marker, "Fenced|Saved"),
         (removes_nothing_half_written, "Recovers"),
+        (renews_with_what_is_set_aside, "Recovers"),
+        (renews_nothing_while_it_tidies, "Alone"),
+        (removes_what_has_failed_whatever_is_there, "Saved|Undisturbed"),
     ],
     ids=lambda item: getattr(item, "__name__", item),
 )

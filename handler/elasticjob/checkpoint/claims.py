@@ -102,8 +102,11 @@ class Claims:
         while True:
             claims = self.read()
             token = decide.begin(claims, found(), self._me, round_number)
-            self._wait_for_the_end_of(decide.rival(claims, token, self._me))
-            if _files(claims) != _files(self.read()):
+            rival = decide.rival(claims, token, self._me)
+            self._wait_for_the_end_of(rival)
+            now = self.read()
+            last = decide.rival(now, token, self._me)
+            if _files(now) != _files(claims) or (last and rival and last.file != rival.file):
                 continue  # another has begun meanwhile
             self._token, claim = token, Claim(token, self._me)
             if not any(other.file == claim.file for other in claims):
@@ -111,8 +114,8 @@ class Claims:
             now = self.read()
             if any(other.token.generation == token.generation for other in claims):
                 break  # this job's generation: who begins here withdraws
-            if not decide.contenders(now, claim):
-                break
+            if not _files(now) - _files(claims) - {claim.file}:
+                break  # otherwise one may not have seen this claim
             log.warning(f"another job begins in {self._path} at the same moment: trying again")
             self._storage.remove(self._storage.join(self._path, claim.file))
             self._pause(random.uniform(0.5, 3))
@@ -166,9 +169,9 @@ class Claims:
         )
 
     def sweep(self) -> None:
-        """Remove what kills have left of the claims before this round's."""
+        """Remove what kills have left of other claims, up to this round's."""
         for file in self._storage.names(self._path):
-            if decide.is_unfinished_claim(file, self._token):
+            if decide.is_unfinished_claim(file, self._token, self._me.owner):
                 self._storage.remove(self._storage.join(self._path, file))
 
     def remove_surplus(self, claims: Iterable[Claim], found: Iterable[Name]) -> None:

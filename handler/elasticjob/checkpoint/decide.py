@@ -76,7 +76,7 @@ class Name(NamedTuple):
 
 _NAME = re.compile(r"checkpoint-g(\d{4,})-r(\d{6,})-s(\d{8,})")
 _CLAIM = re.compile(r"round-g(\d{4,})-r(\d{6,})(?:-([0-9a-f]{8}))?\.json")
-_UNFINISHED = re.compile(r"round-g(\d{4,})-r(\d{6,})(?:-[0-9a-f]{8})?\.json\.[0-9a-f]+\.tmp")
+_UNFINISHED = re.compile(r"round-g(\d{4,})-r(\d{6,})(?:-([0-9a-f]{8}))?\.json\.[0-9a-f]+\.tmp")
 
 
 def parse_name(text: str) -> Name | None:
@@ -156,10 +156,14 @@ def is_claim(file: str) -> bool:
     return _CLAIM.fullmatch(file) is not None
 
 
-def is_unfinished_claim(file: str, token: Token) -> bool:
-    """Whether a file of this name is what is there of a claim before ``token`` that a kill has cut off."""
+def is_unfinished_claim(file: str, token: Token, owner: str) -> bool:
+    """Whether a file of this name is what is there of a claim of an earlier round than ``token``, or of
+    another ``owner`` that has begun at the same moment. A kill has left it, or it is written again."""
     match = _UNFINISHED.fullmatch(file)
-    return match is not None and Token(int(match[1]), int(match[2])) < token
+    if match is None:
+        return False
+    found = Token(int(match[1]), int(match[2]))
+    return found < token or (found == token and match[3] != owner)
 
 
 def parse_claim(file: str, content: bytes) -> Claim:
@@ -259,11 +263,19 @@ def rival(claims: Iterable[Claim], token: Token, me: Holder) -> Claim | None:
     claims = list(claims)
     if any(claim.token.generation >= token.generation for claim in claims):
         return None  # this job's own generation, or a contender's
-    last = max(
+    owner = max(
         claims,
         key=lambda claim: (claim.token.generation, claim.complete is not None, claim.token.round),
         default=None,
     )
+    rounds = (
+        claim
+        for claim in claims
+        if owner
+        and claim.token.generation == owner.token.generation
+        and claim.holder.owner == owner.holder.owner
+    )
+    last = max(rounds, key=lambda claim: claim.token, default=None)  # it may have no list yet
     if last is None or last.ended:
         return None
     if me.job or last.holder.job:

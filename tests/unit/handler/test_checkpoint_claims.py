@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from elasticjob.checkpoint import decide
 from elasticjob.checkpoint.beats import Beats
 from elasticjob.checkpoint.claims import BEAT_SECONDS
-from elasticjob.checkpoint.decide import CheckpointError, Name, StaleRoundError
+from elasticjob.checkpoint.decide import CheckpointError, Claim, Name, StaleRoundError, Token
 from elasticjob.checkpoint.directory import RESERVE
 from tests.checkpoints.memory import PATH, Memory, directory, save
 
@@ -177,3 +178,56 @@ def test_what_a_kill_has_left_of_a_claim_is_removed_by_the_next_round() -> None:
     memory.write(mine, b"")
     second.tidy()
     assert [path for path in memory.files if path.endswith(".tmp")] == [mine], "it may be being written"
+
+
+def test_a_round_that_was_about_to_begin_when_a_newcomer_came_is_seen() -> None:
+    memory = Memory()
+    directory(memory).begin(1)
+    second = directory(memory)
+    refused = False
+
+    def comes(what: str, _: str) -> None:
+        """The newcomer sees the claim of the next round before that says what counts."""
+        nonlocal refused
+        if what == "names" and f"{PATH}/{second_file}" in memory.files:
+            memory.before = goes_on
+            with pytest.raises(StaleRoundError, match="in use by round 2 of job A"):
+                directory(memory, "B").begin(1)
+            refused = True
+
+    def goes_on(what: str, _: str) -> None:
+        """The next round does, while the newcomer watches the claim of the last one."""
+        if what == "sleep":
+            beat = int(memory.now // BEAT_SECONDS)
+            claim = Claim(Token(1, 2), decide.holder_of("A", "", "a-0", ""), frozenset(), beat)
+            memory.files[f"{PATH}/{second_file}"] = claim.to_json()
+
+    second_file = Claim(Token(1, 2), decide.holder_of("A", "", "", "")).file
+    memory.before = comes
+    second.begin(2)
+    assert refused
+
+
+def test_of_a_next_round_and_a_newcomer_that_begin_at_once_only_one_does() -> None:
+    memory = Memory()
+    first = directory(memory)
+    first.begin(1)
+    first.end()
+    second = directory(memory)
+
+    def begins(what: str, _: str) -> None:
+        """The newcomer has seen that the last round has ended, and writes its claim."""
+        if what == "put":
+            memory.before = renews
+            second.begin(2)
+
+    def renews(what: str, _: str) -> None:
+        if what == "sleep":
+            memory.before = lambda *_: None
+            second.beat()
+            memory.before = renews
+
+    memory.before = begins
+    with pytest.raises(StaleRoundError, match="in use by round 2 of job A"):
+        directory(memory, "B").begin(1)
+    second.stop_if_superseded()
