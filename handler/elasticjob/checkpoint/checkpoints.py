@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
@@ -297,10 +298,10 @@ class Checkpoints:
             for rank, (failure, _) in error.failures.items():
                 if isinstance(failure, CheckpointError):
                     raise failure from error
-                if isinstance(failure, OSError):
-                    raise OSError(
-                        failure.errno, f"rank {rank} cannot read {reader.path}: {failure}"
-                    ) from error
+                # Torch 2.15 replaces what is raised while it reads the index, and says this.
+                if isinstance(failure, OSError) or "metadata read failed" in str(failure):
+                    number = getattr(failure, "errno", errno.EIO)
+                    raise OSError(number, f"rank {rank} cannot read {reader.path}: {failure}") from error
             raise
 
     def _failure(self, name: Name, error: CheckpointException) -> CheckpointError:

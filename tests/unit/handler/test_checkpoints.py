@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -142,3 +145,24 @@ def test_what_a_later_round_has_begun_comes_before_what_has_failed(
     checkpoints.save(1, {"step": 1})
     with pytest.raises(StaleRoundError, match=r"round 2 of job A .* has begun"):
         checkpoints.wait()
+
+
+def test_an_index_that_cannot_be_read_is_an_error_of_the_system(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with begin(1) as checkpoints:
+        checkpoints.save(1, {"step": 1})
+    original = Folder.stream
+
+    def stream(self: Folder, path: str, mode: str) -> AbstractContextManager[IO[bytes]]:
+        if mode == "rb" and path.endswith(".metadata"):
+            raise OSError(errno.EIO, "Input/output error", path)
+        return original(self, path, mode)
+
+    monkeypatch.setattr(Folder, "stream", stream)
+    later = begin(2)
+    later._verify = False
+    with pytest.raises(OSError, match=r"rank 0 cannot read .*-s00000001: .*Input/output error") as raised:
+        later.resume({"step": 0})
+    assert raised.value.errno == errno.EIO
+    later.close()
