@@ -89,7 +89,7 @@ class Reconciler:
     async def reconcile(self, entry: JobEntry, hurried: bool) -> float | None:
         """One pass. Returns after how many seconds the next is due without any news. ``hurried``: there is
         news of the job. Raises ApiError, Stale, Vanished."""
-        fresh = entry.memory.stale
+        fresh = entry.memory.stale or self._applier.account_in_doubt(entry.view.job, entry.memory)
         if fresh:
             await self._read_again(entry)
             entry.memory.stale = False
