@@ -25,7 +25,7 @@ ifeq ($(ARGS),)
 	@rm -rf build/operator-rights
 	@$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder tests/conformance tests/simulation tests/unit tests/scenarios
 	@$(BIN)/pytest -q -n 3 --max-worker-restart 0 --dist loadfile devcluster/tests
-	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder tests/chart tests/e2e tests/chaos tests/integration
+	@$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder tests/chart tests/e2e tests/chaos tests/integration
 	@$(BIN)/python -m tests.operator_rights
 else
 	@$(BIN)/pytest $(ARGS)

@@ -272,8 +272,8 @@ class Applier:
         return None
 
     def account_in_doubt(self, job: Job, memory: Memory) -> bool:
-        """Whether the job's own service account has gone: perhaps with the job, of whose end we have not heard
-        yet. So the job is to be read before anything is made again."""
+        """Whether the job's own service account has gone: perhaps with the job, of whose end we have not
+        heard yet. So the job is to be read before anything is made again."""
         return self._cache.accounts_gone(job) != memory.accounts_gone and not self._cache.has_account(job)
 
     def _look_for_account(self, job: Job, memory: Memory) -> float | None:
