@@ -19,8 +19,8 @@ demo: $(READY) controlplane ## train a real model through an ElasticJob, and kil
 sandbox: $(READY) controlplane ## a cluster on this machine to try your own script on, until Ctrl-C
 	@$(BIN)/python -m examples.sandbox $(ARGS)
 
-test: $(READY) controlplane ## every test that fits into 25 minutes (ARGS="-k name" for some; devcluster's own: ARGS=devcluster/tests)
-	@echo "== tests: pure ones and conformance, then real control planes and real torchruns (20 minutes on 2 cores)"
+test: $(READY) controlplane ## what a change must pass (ARGS="-k name" for some; devcluster's own: ARGS=devcluster/tests)
+	@echo "== tests: pure ones and conformance, then real control planes and real torchruns (half an hour on 2 cores)"
 ifeq ($(ARGS),)
 	@rm -rf build/operator-rights
 	@$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder tests/conformance tests/simulation tests/unit tests/scenarios
