@@ -13,19 +13,18 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import cast
 
 from torch.distributed import PrefixStore
 
 from elasticjob.contract.records import FailureReport, RecordError
-from elasticjob.contract.relay import MAX_WORD_BYTES, CutOff, RelayReport
+from elasticjob.contract.relay import MAX_WORD_BYTES, RELAYING_RANKS, CutOff, RelayReport
 from elasticjob.core.participant import Membership
 from elasticjob.stores import CannotConnect, KeyValueStore, StoreCall, StoreConnection, StoreGone, connect
 
 logger = logging.getLogger(__name__)
 
-RELAYING_RANKS = 4
-"""Ranks below this listen: the leader, and who stands in for it."""
 MAX_WORDS = 256
 """Words that are read at once."""
 COUNT_KEY = "elasticjob/cutoff/count"
@@ -39,8 +38,7 @@ class Relay:
         self._membership = m
         self._publish = publish
         self._lock = threading.Lock()
-        self._own = CutOff(m.group_rank, "")
-        self._said: CutOff | None = None
+        self._own = self._said = CutOff(m.group_rank, "")
         self._saying = False
         self._cut_off: dict[int, CutOff] = {}
         self._published: RelayReport | None = None
@@ -64,20 +62,19 @@ class Relay:
         """Writes of this agent's Lease have failed for a while, for this reason; "": they succeed again."""
         with self._lock:
             if bool(why) != bool(self._own.why):
-                self._own = CutOff(self._own.group_rank, why, self._own.left, self._own.failure)
+                self._own = replace(self._own, why=why)
         self._say()
 
     def leave(self, failure: FailureReport | None) -> None:
         """This agent has left the round."""
         with self._lock:
-            self._own = CutOff(self._own.group_rank, self._own.why, True, failure)
+            self._own = replace(self._own, left=True, failure=failure)
         self._say()
 
     def _say(self) -> None:
         """Tell the others what they do not know, from a thread of its own: a store may block for ever."""
         with self._lock:
-            known = self._said or CutOff(self._own.group_rank, "")
-            news = self._own != known and bool(self._own.why or known.why)
+            news = self._own != self._said and bool(self._own.why or self._said.why)
             if not news or self._saying or self._stop.is_set() or self._membership.size == 1:
                 return
             self._saying = True

@@ -53,7 +53,7 @@ class _Visits:
 
 
 class Doorkeeper:
-    """Who may come in. No I/O; ``monotonic`` gives seconds."""
+    """Decides which connections are accepted. No I/O; ``monotonic`` gives seconds."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic

@@ -9,10 +9,9 @@ import random
 from typing import TYPE_CHECKING
 
 from elasticjob.contract.records import FailureReport
-from elasticjob.contract.relay import CutOff, RelayReport
+from elasticjob.contract.relay import RELAYING_RANKS, CutOff, RelayReport
 from elasticjob.core.participant import Membership
 from elasticjob.core.write_trouble import WriteTrouble
-from elasticjob.relay import RELAYING_RANKS
 from tests.simulation.ground import Ground
 from tests.simulation.kernel import Kernel
 
@@ -30,7 +29,7 @@ class Relay:
         self._trouble = WriteTrouble()
         self._closed = False
         self._own_rng = random.Random(agent.uid)
-        """Who hears a word when changes nothing else of the history."""
+        """Its own, so that relayed words change nothing else of a history."""
         self._forget(None)
 
     def _forget(self, m: Membership | None) -> None:

@@ -43,6 +43,7 @@ _WITH_VALUE = frozenset(
         "print-completion",
     }
 )
+_OPTIONS = _FLAGS | _WITH_VALUE
 _SHORT = {"-m": "module", "-r": "redirects", "-t": "tee", "-h": "help"}
 _LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "elasticjob.run")
 _RANKS = ("deepspeed", "mpirun", "mpiexec", "srun")
@@ -267,10 +268,9 @@ def _accelerate(words: Sequence[str], environ: Mapping[str, str]) -> _Launch | N
 
 def _full(name: str) -> str:
     """The option that the name, or its unambiguous beginning, stands for; empty for none."""
-    every = _FLAGS | _WITH_VALUE
-    if name in every or not name:
+    if name in _OPTIONS or not name:
         return name
-    fits = [option for option in every if option.startswith(name)]
+    fits = [option for option in _OPTIONS if option.startswith(name)]
     return fits[0] if len(fits) == 1 else ""
 
 
@@ -284,7 +284,7 @@ def _resolved(value: str, environ: Mapping[str, str]) -> str:
 
 
 def _is_setting(variable: str) -> bool:
-    return variable.startswith("PET_") and _option_of(variable) in _FLAGS | _WITH_VALUE
+    return variable.startswith("PET_") and _option_of(variable) in _OPTIONS
 
 
 def _option_of(variable: str) -> str:

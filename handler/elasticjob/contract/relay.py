@@ -16,6 +16,8 @@ from elasticjob.contract.ranks import MAX_MEMBERS
 from elasticjob.contract.records import MAX_REPORT_BYTES, RECORD_VERSION, FailureReport
 from elasticjob.contract.text import one_line
 
+RELAYING_RANKS = 4
+"""Members of ranks below this pass on what others say: the leader, and those that stand in for it."""
 MAX_RELAYED = 16
 """Members in one record: more of them have one cause, and the record has to fit into an annotation."""
 MAX_WHY = 200

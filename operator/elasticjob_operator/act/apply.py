@@ -280,9 +280,7 @@ class Applier:
         """The job's own service account is made again as soon as the watch has shown that it is gone: unless
         the job goes, too, and not in a race with what deletes it. Seconds until then."""
         gone = self._cache.accounts_gone(job)
-        if gone == memory.accounts_gone:
-            return None
-        if self._cache.has_account(job) or job.finalizers or memory.access is None:
+        if not self.account_in_doubt(job, memory) or job.finalizers or memory.access is None:
             memory.accounts_gone = gone
             return None
         left = memory.account_lost_at + ACCOUNT_SECONDS - self._clock()

@@ -154,7 +154,7 @@ class LeaseRoundPublisher:
             # It came over the watch after ``check``, while something else was being written.
             raise Stale(f"the round Lease has {_name(there.record)}, planned was {_name(record)}")
         text = record.dump()
-        if there.texts[3] == text:
+        if there.texts.round == text:
             return None
         if there.record is not None and _says_the_same(there.record, record):
             left = memory.waiting_at + WAITING_SECONDS - self._clock()

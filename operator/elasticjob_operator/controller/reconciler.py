@@ -89,7 +89,7 @@ class Reconciler:
     async def reconcile(self, entry: JobEntry, hurried: bool) -> float | None:
         """One pass. Returns after how many seconds the next is due without any news. ``hurried``: there is
         news of the job. Raises ApiError, Stale, Vanished."""
-        fresh = entry.memory.stale or self._applier.account_in_doubt(entry.view.job, entry.memory)
+        fresh = entry.memory.stale
         if fresh:
             await self._read_again(entry)
             entry.memory.stale = False
@@ -194,7 +194,8 @@ class Reconciler:
         if self._outdated(entry, view, written, decided):
             self._applier.send_events(job, memory, decided.events)
             return 0.0
-        if written in (None, view) and self._makes_pods(job, decided, memory):
+        makes = self._makes_pods(job, decided, memory) or self._applier.account_in_doubt(job, memory)
+        if makes and written in (None, view):
             decided = await self._check_job(entry, view, decided)
         else:
             memory.write_backoff.done(READING)
@@ -265,8 +266,9 @@ class Reconciler:
         return written
 
     async def _check_job(self, entry: JobEntry, view: JobView, decided: Plan) -> Plan:
-        """Pods are about to be made, and no write has tested that the job is as we know it: pods that vanish
-        may be the first that our watches tell of its deletion. Where it can't be read, none are made."""
+        """Something is about to be made again, and no write has tested that the job is as we know it: what
+        vanishes may be the first that our watches tell of its deletion. Where it can't be read, no pods are
+        made."""
         others = tuple(action for action in decided.actions if not isinstance(action, CreatePod))
         if not entry.memory.write_backoff.due(READING, self._clock()):
             return replace(decided, actions=others)
@@ -279,7 +281,7 @@ class Reconciler:
             return replace(decided, actions=others)
         entry.memory.write_backoff.done(READING)
         if entry.view.version != view.version:
-            raise Stale("the job changed before its pods were created")
+            raise Stale("the job changed before anything was made again")
         return decided
 
     def _makes_pods(self, job: Job, decided: Plan, memory: Memory) -> bool:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from elasticjob.contract.names import JOB_LABEL, members_lease, round_lease
 from elasticjob_operator.observe import objects
 from elasticjob_operator.observe.client import Api, Json
-from elasticjob_operator.observe.informer import Informer
+from elasticjob_operator.observe.informer import Informer, read_one
 from elasticjob_operator.observe.lists import PAGE, read_list
 from elasticjob_operator.observe.objects import SeenAccount, SeenLease, SeenNode, SeenPod
 from elasticjob_operator.observe.store import Store
@@ -434,7 +435,7 @@ async def _read_list_of(
     path: str,
     job: Job,
     store: Store[objects.T],
-    read: Callable[[Json, objects.T | None], objects.T],
+    read: Callable[[Mapping[str, Any], objects.T | None], objects.T],
 ) -> int:
     """List the objects of one job into their store; what is not among them has been deleted. Return the
     version of the newest."""
@@ -442,12 +443,9 @@ async def _read_list_of(
 
     def take(raw: Json) -> None:
         nonlocal newest
-        name = str(raw["metadata"]["name"])
-        known = store.get(job.namespace, name)
-        try:
-            store.answered(read(raw, known))
-        except Exception:  # one object that cannot be read must not end the pass
-            log.exception("%s: %s/%s cannot be read and is ignored", path, job.namespace, name)
+        item = read_one(path, raw, store, read)
+        if item is not None:
+            store.answered(item)
         newest = max(newest, objects.version_of(raw["metadata"]))
 
     present, version = await read_list(api, path, take, {"labelSelector": f"{JOB_LABEL}={job.name}"})

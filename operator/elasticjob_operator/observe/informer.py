@@ -238,20 +238,26 @@ class Informer(Generic[T]):
             self._version = max(self._version, version)
 
     def _put(self, raw: Mapping[str, Any]) -> None:
-        item = self._read_one(raw)
+        item = read_one(self._path, raw, self.store, self._read)
         if item is not None:
             self.store.put(item)
 
-    def _read_one(self, raw: Mapping[str, Any]) -> T | None:
-        """The object, slimmed; as it was known (None: not at all) if it can't be read."""
-        meta = raw["metadata"]
-        namespace, name = str(meta.get("namespace", "")), str(meta["name"])
-        known = self.store.get(namespace, name)
-        try:
-            return self._read(raw, known)
-        except Exception:
-            log.exception("%s: %s/%s cannot be read and is ignored", self._path, namespace, name)
-            return known
+
+def read_one(
+    path: str,
+    raw: Mapping[str, Any],
+    store: Store[T],
+    read: Callable[[Mapping[str, Any], T | None], T],
+) -> T | None:
+    """The object, slimmed; as it was known (None: not at all) if it can't be read."""
+    meta = raw["metadata"]
+    namespace, name = str(meta.get("namespace", "")), str(meta["name"])
+    known = store.get(namespace, name)
+    try:
+        return read(raw, known)
+    except Exception:
+        log.exception("%s: %s/%s cannot be read and is ignored", path, namespace, name)
+        return known
 
 
 async def _back_off(failures: int) -> None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from elasticjob.contract.fields import MAX_ID
 from elasticjob.contract.names import (
@@ -77,13 +77,10 @@ _MAX_LAST_WORDS = 300
 _MAX_INDEX = 1_000_000
 _MAX_KEPT = 1_024
 """Characters of an annotation that are kept to know it again; of a longer one a digest is."""
-_Text = str | None
-Texts = tuple[_Text, _Text, _Text, _Text, _Text, _Text, _Text, _Text]
 _MAX_AVOIDS = 100
 _MAX_TOLERATIONS = 100
 _MAX_NAME = 253
 _ROUND_SUFFIX = round_lease("")
-_ROUND_TEXT = 3
 _ROUNDS_READ = 64
 _STARTING = ("ContainerCreating", "PodInitializing", "")
 
@@ -113,14 +110,33 @@ class SeenPod(Seen):
     tolerations: tuple[Toleration, ...] = ()
 
 
+class Texts(NamedTuple):
+    """The annotations of a Lease by which it is known again: those in ``_TEXTS``."""
+
+    participant: str | None
+    failure: str | None
+    report: str | None
+    round: str | None
+    finished: str | None
+    drain: str | None
+    fenced: str | None
+    relay: str | None
+
+
+_TEXTS = (
+    *(PARTICIPANT_ANNOTATION, FAILURE_ANNOTATION, REPORT_ANNOTATION, ROUND_ANNOTATION, FINISHED_ANNOTATION),
+    *(DRAIN_ANNOTATION, FENCED_ANNOTATION, RELAY_ANNOTATION),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class SeenLease(Seen):
     """A labelled Lease: a participant's, the round's, or that of its members (``listed`` says of which round:
-    job UID, number, nonce). ``texts`` are its annotations (participant, failure, report, round, finished,
-    drain, fenced, relay), to know them again: long ones as digests, but for the round's of a round's Lease.
-    ``news`` is what starts a pass, as is another ``round_digest``. One that can't be read and then says
-    something else that can't be read is no news, however often. Progress is none but the first of a round,
-    and of how workers started only whether more is prepared: both ride on other writes (``rider_texts``).
+    job UID, number, nonce). ``texts`` are its annotations, to know them again: long ones as digests, but for
+    the round's of a round's Lease. ``news`` is what starts a pass, as is another ``round_digest``. One that
+    can't be read and then says something else that can't be read is no news, however often. Progress is none
+    but the first of a round, and of how workers started only whether more is prepared: both ride on other
+    writes (``rider_texts``).
 
     A tenant may have thousands of Leases, and one whose name is free may say anything. What is kept of one
     takes no more memory than its text."""
@@ -140,7 +156,7 @@ class SeenLease(Seen):
     @property
     def record(self) -> RoundRecord | None:
         """The round's; None where there is none, or it can't be read."""
-        text = self.texts[_ROUND_TEXT]
+        text = self.texts.round
         return _round(text)[0] if self.round_digest and text is not None else None
 
 
@@ -192,6 +208,7 @@ class Taint:
 
 
 T = TypeVar("T", bound=Seen)
+R = TypeVar("R")
 
 SECONDS_TO_END = 10
 """Of a pod's grace period: from the end of a drain until its processes have ended."""
@@ -318,27 +335,9 @@ def read_lease(raw: Mapping[str, Any], old: SeenLease | None = None) -> SeenLeas
     holder = _kept(str(spec.get("holderIdentity") or "")) or ""
     job = str(_map(meta, "labels").get(JOB_LABEL, ""))
     is_round = name.endswith(_ROUND_SUFFIX)
-    given = (
-        _optional(annotations.get(PARTICIPANT_ANNOTATION)),
-        _optional(annotations.get(FAILURE_ANNOTATION)),
-        _optional(annotations.get(REPORT_ANNOTATION)),
-        _optional(annotations.get(ROUND_ANNOTATION)),
-        _optional(annotations.get(FINISHED_ANNOTATION)),
-        _optional(annotations.get(DRAIN_ANNOTATION)),
-        _optional(annotations.get(FENCED_ANNOTATION)),
-        _optional(annotations.get(RELAY_ANNOTATION)),
-    )
-    first, failure, report, written, finished, drain, fenced, relay = given
-    texts = (
-        _kept(first),
-        _kept(failure),
-        _kept(report),
-        _kept(written, MAX_ROUND_BYTES if is_round else _MAX_KEPT),
-        _kept(finished),
-        _kept(drain),
-        _kept(fenced),
-        _kept(relay),
-    )
+    given = Texts(*(_optional(annotations.get(key)) for key in _TEXTS))
+    limits = (MAX_ROUND_BYTES if is_round and key == ROUND_ANNOTATION else _MAX_KEPT for key in _TEXTS)
+    texts = Texts(*map(_kept, given, limits))
     riders = _optional(annotations.get(PROGRESS_ANNOTATION)), _optional(annotations.get(STARTS_ANNOTATION))
     rider_texts = _kept(riders[0]), _kept(riders[1])
     if old is not None and old.uid == uid and old.texts == texts and old.holder == holder:
@@ -347,7 +346,7 @@ def read_lease(raw: Mapping[str, Any], old: SeenLease | None = None) -> SeenLeas
             participant = _with_riders(_participant(name, holder, given), *riders)
     else:
         participant = _with_riders(_participant(name, holder, given), *riders)
-        record, problem = _round(written) if is_round and written is not None else (None, "")
+        record, problem = _round(given.round) if is_round and given.round is not None else (None, "")
         digest = "" if record is None else blake2b(record.dump().encode(), digest_size=16).hexdigest()
     return SeenLease(
         namespace=str(meta.get("namespace", "")),
@@ -448,35 +447,21 @@ def first_owner_of(meta: Mapping[str, Any]) -> str:
 
 def _participant(name: str, holder: str, texts: Texts) -> Participant:
     problems: list[str] = []
-    record: ParticipantRecord | None = None
-    failure: FailureReport | None = None
-    report: RoundReport | None = None
-    unreadable = False
-    try:
-        record = None if texts[0] is None else ParticipantRecord.parse(texts[0])
-    except RecordError as error:
-        problems.append(str(error))
-    try:
-        failure = None if texts[1] is None else FailureReport.parse(texts[1])
-    except RecordError as error:
-        problems.append(str(error))
-    try:
-        report = None if texts[2] is None else RoundReport.parse(texts[2])
-        if report is not None and report.message:
-            report = replace(report, message=one_line(report.message, MAX_MESSAGE))
-    except RecordError as error:
-        unreadable = True
-        problems.append(str(error))
-    drain: DrainReport | None = None
-    try:
-        drain = None if texts[5] is None else DrainReport.parse(texts[5])
-    except RecordError as error:
-        problems.append(str(error))
-    relay: RelayReport | None = None
-    try:
-        relay = None if texts[7] is None else RelayReport.parse(texts[7])
-    except RecordError as error:
-        problems.append(str(error))
+
+    def parsed(text: str | None, parse: Callable[[str], R]) -> R | None:
+        try:
+            return None if text is None else parse(text)
+        except RecordError as error:
+            problems.append(str(error))
+            return None
+
+    record = parsed(texts.participant, ParticipantRecord.parse)
+    failure = parsed(texts.failure, FailureReport.parse)
+    report = parsed(texts.report, RoundReport.parse)
+    if report is not None and report.message:
+        report = replace(report, message=one_line(report.message, MAX_MESSAGE))
+    drain = parsed(texts.drain, DrainReport.parse)
+    relay = parsed(texts.relay, RelayReport.parse)
     return Participant(
         pod=name,
         holder=holder,
@@ -484,10 +469,10 @@ def _participant(name: str, holder: str, texts: Texts) -> Participant:
         failure=failure,
         report=report,
         problem=_text("; ".join(problems)),
-        report_unreadable=unreadable,
-        finished=_nonce(texts[4]),
+        report_unreadable=report is None and texts.report is not None,
+        finished=_nonce(texts.finished),
         drain=drain,
-        fenced=_nonce(texts[6]),
+        fenced=_nonce(texts.fenced),
         relay=relay,
     )
 

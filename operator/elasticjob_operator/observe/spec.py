@@ -32,10 +32,10 @@ from elasticjob_operator.plan.status_json import VERSION, StatusTooNewError
 
 MANAGER = "elasticjob.dev/operator"
 ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"
-_MOST_FINALIZERS, _LONGEST_FINALIZER = 8, 253
-"""What is kept of them: the API server bounds neither their number nor their length."""
 """The garbage collector's own finalizers: on an object whose dependents are to outlive it, and on one that
 waits until they are gone."""
+_MOST_FINALIZERS, _LONGEST_FINALIZER = 8, 253
+"""What is kept of others' finalizers: the API server bounds neither their number nor their length."""
 
 T = TypeVar("T", int, str)
 

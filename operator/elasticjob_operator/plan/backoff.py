@@ -332,7 +332,7 @@ def _lost_newcomers(p: Pass) -> list[ParticipantStatus]:
 
 def _is_gone(p: Pass, member: ParticipantStatus) -> bool:
     pod = p.pods_by_uid.get(member.pod_uid)
-    if member.succeeded or (pod is not None and pod.exited_well):
+    if p.has_ended_well(member):
         return False
     return pod is None or pod.deleting or pod.ended or pod.exit is not None
 

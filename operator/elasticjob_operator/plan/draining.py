@@ -111,10 +111,7 @@ def all_have_succeeded(p: Pass) -> bool:
     """Whether no member is left that could stop, or that the change would move: what their commands still do
     after training is theirs."""
     members = p.status.members()
-    return bool(members) and all(
-        m.succeeded or ((pod := p.pods_by_uid.get(m.pod_uid)) is not None and pod.exited_well)
-        for m in members
-    )
+    return bool(members) and all(map(p.has_ended_well, members))
 
 
 def has_stopped(p: Pass) -> bool:

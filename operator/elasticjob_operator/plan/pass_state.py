@@ -281,6 +281,11 @@ class Pass:
         since, also of a round of which nothing is known any more (I4); a live agent makes another."""
         return record.seen(self.job.uid) >= self.round.number
 
+    def has_ended_well(self, member: ParticipantStatus) -> bool:
+        """Whether it has succeeded, or its container has ended with 0."""
+        pod = self.pods_by_uid.get(member.pod_uid)
+        return member.succeeded or (pod is not None and pod.exited_well)
+
     def _has_done_its_part(self, member: ParticipantStatus) -> bool:
         """Whether it has succeeded, or its container has ended with 0 and its pod may still say why."""
         pod = self.pods_by_uid.get(member.pod_uid)

@@ -46,7 +46,6 @@ SCHEDULING_GRACE_SECONDS = 5.0
 _ENDS_ALONE = ESTABLISHING | {Cause.HANG, Cause.WORKER_FAILED}
 """Causes that end a round of which no member is gone."""
 
-OOM = Cause.OUT_OF_MEMORY.value
 RENEW_CHANGE_SECONDS = 30.0
 """How long another interval of renewals waits for a write of the round Lease that is due anyway."""
 
@@ -73,7 +72,9 @@ def projection(p: Pass) -> RoundRecord:
         outcome=p.status.terminal_state,
         wait_renew_period_seconds=_wait_renew(p),
         limits=p.job.spec.limits,
-        out_of_memory=any(h.end is not None and h.end.cause == OOM for h in p.status.round_history),
+        out_of_memory=any(
+            h.end is not None and h.end.cause == Cause.OUT_OF_MEMORY for h in p.status.round_history
+        ),
     )
 
 

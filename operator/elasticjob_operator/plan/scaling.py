@@ -48,8 +48,8 @@ def rescale(p: Pass) -> None:
 
     New pods are brought up and joined as standbys before the running round is touched, and added
     together. Bounds that change under a running round break nothing by themselves (I3), and no change begins
-    in one of which a member has succeeded (I10). One that drains ends when its workers
-    have stopped, or at its deadline.
+    in one of which a member has succeeded (I10). One that drains ends when its workers have
+    stopped, or at its deadline.
     """
     wanted, have = p.job.spec.replicas, p.round.members
     if p.round.drain is not None:
@@ -156,11 +156,7 @@ def _coming(expected: Sequence[Expected]) -> str:
 def has_succeeded(p: Pass) -> bool:
     """Whether a member has done its part, or its container says so: only a loss ends its round from now on,
     for what has been finished would be done again."""
-    for member in p.status.members():
-        pod = p.pods_by_uid.get(member.pod_uid)
-        if member.succeeded or (pod is not None and pod.exited_well):
-            return True
-    return False
+    return any(p.has_ended_well(member) for member in p.status.members())
 
 
 def _least(p: Pass) -> int:

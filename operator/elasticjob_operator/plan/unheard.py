@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from elasticjob.contract.records import LEADER_RENEW_SECONDS, FailureReport
-from elasticjob.contract.relay import CutOff
+from elasticjob.contract.relay import RELAYING_RANKS, CutOff
 from elasticjob.rounds.candidates import Expected, listed
 from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan.pass_state import Pass
@@ -18,8 +18,6 @@ from elasticjob_operator.plan.status import ParticipantStatus
 from elasticjob_operator.plan.waits import JobWait
 
 SILENT_LEADER_SECONDS = 3 * LEADER_RENEW_SECONDS
-RELAYING_RANKS = 4
-"""Members of these ranks pass on what others say."""
 ACCOUNT_CHECK_SECONDS = 5.0
 """How often it is looked again whether pods from before their service account can write."""
 _MOST_REASONS = 3
@@ -68,7 +66,7 @@ def sentence(p: Pass) -> str:
             reasons.setdefault(word.why, []).append(names[rank])
     said = [
         f"; {listed(who)} cannot write {'its Lease' if len(who) == 1 else 'their Leases'} ({why}), as other "
-        f"members say"
+        "members say"
         for why, who in list(reasons.items())[:_MOST_REASONS]
     ]
     account = _account(p)
