@@ -73,7 +73,7 @@ class HostileTenant:
 
 
 class Leadership:
-    """Who leads, looked at all the time while ``run`` runs."""
+    """Watches the Lease of the election while ``run`` runs: which operators lead, how often it is renewed."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self._plane = plane

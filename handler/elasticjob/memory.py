@@ -17,7 +17,8 @@ VERSIONS = (
 
 def read_memory(cgroup: Path = CGROUP, meminfo: Path = MEMINFO) -> Memory | None:
     """The container's memory or the node's, whichever has less to give; None if neither can be read."""
-    found = [memory for memory in (_of_cgroup(cgroup), _of_node(meminfo, cgroup)) if memory is not None]
+    limited, own = _of_cgroup(cgroup)
+    found = [memory for memory in (limited, _of_node(meminfo, own)) if memory is not None]
     return min(found, key=lambda memory: memory.available, default=None)
 
 
@@ -27,37 +28,31 @@ def private_bytes(pid: int) -> int | None:
     return None if found is None else found * 1024
 
 
-def _of_cgroup(cgroup: Path) -> Memory | None:
+def _of_cgroup(cgroup: Path) -> tuple[Memory | None, int | None]:
+    """The memory within the container's limit, if it has one, and what it uses of the node's. Files that the
+    kernel has cached for it are available to all; None if its use can't be read."""
+    own: int | None = None
     for limit_name, used_name, stat_name, prefix in VERSIONS:
-        try:
-            limit = int((cgroup / limit_name).read_text())
-            used = int((cgroup / used_name).read_text())
-        except (OSError, ValueError):  # "max" is no number: no limit
-            continue
-        cached = _numbers(cgroup / stat_name).get(f"{prefix}inactive_file", 0)
-        return Memory(limit, max(0, limit - used + cached))
-    return None
-
-
-def _of_node(meminfo: Path, cgroup: Path) -> Memory | None:
-    numbers = _numbers(meminfo)
-    if "MemTotal" not in numbers or "MemAvailable" not in numbers:
-        return None
-    return Memory(numbers["MemTotal"] * 1024, numbers["MemAvailable"] * 1024, _use(cgroup))
-
-
-def _use(cgroup: Path) -> int | None:
-    """What the container uses of the node's memory. Files that the kernel has cached for it are available to
-    all."""
-    for _, used_name, stat_name, prefix in VERSIONS:
         try:
             used = int((cgroup / used_name).read_text())
         except (OSError, ValueError):
             continue
         parts = _numbers(cgroup / stat_name)
-        cached = sum(parts.get(f"{prefix}{name}", 0) for name in ("inactive_file", "active_file"))
-        return max(0, used - cached)
-    return None
+        inactive, active = (parts.get(f"{prefix}{name}", 0) for name in ("inactive_file", "active_file"))
+        own = max(0, used - inactive - active) if own is None else own
+        try:
+            limit = int((cgroup / limit_name).read_text())
+        except (OSError, ValueError):  # "max" is no number: no limit
+            continue
+        return Memory(limit, max(0, limit - used + inactive)), own
+    return None, own
+
+
+def _of_node(meminfo: Path, own: int | None) -> Memory | None:
+    numbers = _numbers(meminfo)
+    if "MemTotal" not in numbers or "MemAvailable" not in numbers:
+        return None
+    return Memory(numbers["MemTotal"] * 1024, numbers["MemAvailable"] * 1024, own)
 
 
 def _numbers(path: Path) -> dict[str, int]:

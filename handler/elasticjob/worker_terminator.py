@@ -77,7 +77,7 @@ class WorkerTerminator:
             level = logging.WARNING
             while self._workers() is workers:
                 try:
-                    if self._kill(m.number, workers):
+                    if self._kill_all(m.number, workers):
                         return
                 except OSError as error:
                     logger.debug("cannot kill the workers; retrying: %s", error)
@@ -89,7 +89,7 @@ class WorkerTerminator:
         _later(self._grace_seconds, kill)
         self._terminating = m.number
 
-    def _kill(self, number: int, workers: RoundWorkers) -> bool:
+    def _kill_all(self, number: int, workers: RoundWorkers) -> bool:
         """Whether the workers are there, and those that were left have been killed. Raises OSError."""
         listed = workers.listed()
         if not listed:

@@ -1,4 +1,4 @@
-"""Whose container a LimitRange has refused."""
+"""The refusal of a LimitRange names the container that it means."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def parse_name(text: str) -> Name | None:
 
 @dataclass(frozen=True)
 class Holder:
-    """Who begins a round.
+    """The owner of a claim, and the process that writes it.
 
     ``job`` is the id of an ElasticJob, and empty without one: all starts under plain torchrun have one owner.
     ``owner``, 8 hexadecimal digits, tells the claims of two that begin at the same moment apart. It is the

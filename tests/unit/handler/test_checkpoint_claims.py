@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -12,10 +13,22 @@ from elasticjob.checkpoint import decide
 from elasticjob.checkpoint.beats import Beats
 from elasticjob.checkpoint.claims import BEAT_SECONDS
 from elasticjob.checkpoint.decide import CheckpointError, Claim, Name, StaleRoundError, Token
-from elasticjob.checkpoint.directory import RESERVE
+from elasticjob.checkpoint.directory import RESERVE, Directory
 from tests.checkpoints.memory import PATH, Memory, directory, save
 
 CAPACITY = 200_000
+
+
+def renews(memory: Memory, holder: Directory) -> Callable[[str, str], None]:
+    """What comes before each call: ``holder`` renews its claim whenever another process waits."""
+
+    def before(what: str, _: str) -> None:
+        if what == "sleep":
+            memory.before = lambda *_: None
+            holder.beat()
+            memory.before = before
+
+    return before
 
 
 def test_a_renewal_leaves_what_is_set_aside_for_the_next_round() -> None:
@@ -151,13 +164,7 @@ def test_what_a_newcomer_is_writing_is_left_to_it(slow: str, quick: str, number:
             memory.before = lambda *_: None
             other.begin(number)
             other.tidy()
-            memory.before = renews
-
-    def renews(what: str, _: str) -> None:
-        if what == "sleep":
-            memory.before = lambda *_: None
-            other.beat()
-            memory.before = renews
+            memory.before = renews(memory, other)
 
     memory.before = begins
     with pytest.raises(StaleRoundError, match=f"in use by round {number} of job {quick}"):
@@ -218,14 +225,8 @@ def test_of_a_next_round_and_a_newcomer_that_begin_at_once_only_one_does() -> No
     def begins(what: str, _: str) -> None:
         """The newcomer has seen that the last round has ended, and writes its claim."""
         if what == "put":
-            memory.before = renews
+            memory.before = renews(memory, second)
             second.begin(2)
-
-    def renews(what: str, _: str) -> None:
-        if what == "sleep":
-            memory.before = lambda *_: None
-            second.beat()
-            memory.before = renews
 
     memory.before = begins
     with pytest.raises(StaleRoundError, match="in use by round 2 of job A"):

@@ -7,6 +7,7 @@ import errno
 import pytest
 
 from elasticjob.checkpoint.decide import MARKER, CheckpointError, Name
+from elasticjob.checkpoint.directory import Directory
 from tests.checkpoints.memory import PATH, Memory, directory, is_whole, save, write
 
 
@@ -25,8 +26,8 @@ def fails_after_the_marker(memory: Memory) -> None:
     memory.before = before
 
 
-def test_a_save_that_fails_after_its_marker_removes_nothing() -> None:
-    memory = Memory()
+def failed_after_its_marker(memory: Memory) -> tuple[Directory, Name]:
+    """A round, and its save of step 10, which has failed although its marker is there."""
     first = directory(memory)
     first.begin(1)
     name = Name(first.claim.token, 10)
@@ -34,6 +35,12 @@ def test_a_save_that_fails_after_its_marker_removes_nothing() -> None:
     fails_after_the_marker(memory)
     with pytest.raises(OSError, match="the listing has failed"):
         first.complete(name, marker)
+    return first, name
+
+
+def test_a_save_that_fails_after_its_marker_removes_nothing() -> None:
+    memory = Memory()
+    first, name = failed_after_its_marker(memory)
     second = directory(memory)
     assert name in (second.begin(2).complete or ())
     first.failed(name)
@@ -43,13 +50,7 @@ def test_a_save_that_fails_after_its_marker_removes_nothing() -> None:
 
 def test_a_save_that_may_count_is_not_written_over() -> None:
     memory = Memory()
-    first = directory(memory)
-    first.begin(1)
-    name = Name(first.claim.token, 10)
-    marker = write(memory, first, name)
-    fails_after_the_marker(memory)
-    with pytest.raises(OSError, match="the listing has failed"):
-        first.complete(name, marker)
+    first, name = failed_after_its_marker(memory)
     with pytest.raises(CheckpointError, match="s00000010 may be complete, although its save has failed"):
         first.make_room(name, None)
     later = save(memory, first, 20)
