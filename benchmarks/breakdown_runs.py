@@ -54,7 +54,7 @@ from benchmarks.torchruns import (
 from benchmarks.zygote import QUIET
 from devcluster.wait import wait_for
 from elasticjob.contract import names
-from elasticjob.contract.records import RoundRecord
+from elasticjob.contract.round_record import RoundRecord
 
 SIZES = (2, 4)
 RUNS = 3

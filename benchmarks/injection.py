@@ -41,9 +41,9 @@ _IMPORT = """
 import sys, time
 import torch.distributed.run
 before = time.perf_counter()
-import elasticjob.create
+import elasticjob.agent.create
 print(time.perf_counter() - before)
-assert elasticjob.create.__file__.startswith(sys.argv[1]), elasticjob.create.__file__
+assert elasticjob.agent.create.__file__.startswith(sys.argv[1]), elasticjob.agent.create.__file__
 """
 """All that a torchrun imports of ours, but for the entry point, once it has what it needs itself."""
 

@@ -25,14 +25,11 @@ from typing import Any
 import aiohttp
 
 from elasticjob.contract import names
-from elasticjob.contract.records import (
-    LEADER_RENEW_SECONDS,
-    MEMBER_RENEW_SECONDS,
-    RecordError,
-    RoundRecord,
-    RoundReport,
-    format_endpoint,
-)
+from elasticjob.contract.endpoint import format_endpoint
+from elasticjob.contract.fields import RecordError
+from elasticjob.contract.participant_record import LEADER_RENEW_SECONDS, MEMBER_RENEW_SECONDS
+from elasticjob.contract.reports import RoundReport
+from elasticjob.contract.round_record import RoundRecord
 from elasticjob.core.participant import AnnounceAgain, Enter, Participant
 
 AGENT = "elasticjob-jobs"

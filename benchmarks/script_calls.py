@@ -18,8 +18,8 @@ from pathlib import Path
 
 from benchmarks import markdown
 from elasticjob import report_progress, should_stop
-from elasticjob.progress import MAX_STEP, PROGRESS_DIR_ENV
-from elasticjob.stopping import ASKED_FILE, WORD_BYTES
+from elasticjob.worker.progress import MAX_STEP, PROGRESS_DIR_ENV
+from elasticjob.worker.stopping import ASKED_FILE, WORD_BYTES
 
 CALLS = 200_000
 RUNS = 7

@@ -3,8 +3,8 @@
 Decisions and records are the handler's own (`elasticjob.core.participant`, `elasticjob.contract`), and so are
 the requests: a watch of the round Lease and the writes of the own Lease, each on a TLS connection of its own
 that no other participant shares. A leader serves a real TCPStore and establishes the round by the handler's
-own code (`elasticjob.establish`), in a thread; a member passes the barrier by the same operations over a
-client of the same wire protocol (`benchmarks.store_client`).
+own code (`elasticjob.watch.establish`), in a thread; a member passes the barrier by the same operations over
+a client of the same wire protocol (`benchmarks.store_client`).
 
 What differs from a real agent: TLS settings, one event loop and one interpreter are shared by thousands, and
 HTTP is spoken by what they can afford (`benchmarks.swarm_http`); a
@@ -37,18 +37,11 @@ from benchmarks.swarm_messages import Passed, SwarmSeat, Traffic
 from elasticjob.api.errors import Unavailable
 from elasticjob.api.leases import SILENT_WATCH_SECONDS, WATCH_SECONDS
 from elasticjob.contract import names
-from elasticjob.contract.records import (
-    LEADER_RENEW_SECONDS,
-    MEMBER_RENEW_SECONDS,
-    FailureReport,
-    MemberList,
-    ProgressReport,
-    RecordError,
-    RoundRecord,
-    RoundReport,
-    format_endpoint,
-    parse_endpoint,
-)
+from elasticjob.contract.endpoint import format_endpoint, parse_endpoint
+from elasticjob.contract.fields import RecordError
+from elasticjob.contract.participant_record import LEADER_RENEW_SECONDS, MEMBER_RENEW_SECONDS
+from elasticjob.contract.reports import FailureReport, ProgressReport, RoundReport
+from elasticjob.contract.round_record import MemberList, RoundRecord
 from elasticjob.core.participant import RANK_UNKNOWN, AnnounceAgain, Enter, Membership, Participant, Stop
 from elasticjob.core.renewal_schedule import RenewalSchedule
 
@@ -212,7 +205,7 @@ class SwarmParticipant:
 
     async def _arrive(self, m: Membership) -> Membership | None:
         """What `Establishment._arrive` does on a member, and again as long as it can't be done."""
-        from elasticjob.establish import (
+        from elasticjob.watch.establish import (
             ALL_ARRIVED_KEY,
             COUNT_KEY,
             NOT_A_MEMBER,
@@ -220,7 +213,7 @@ class SwarmParticipant:
             RANKS_KEY,
             WORKERS_PORT_KEY,
         )
-        from elasticjob.heartbeats import ENDPOINT_KEY
+        from elasticjob.watch.heartbeats import ENDPOINT_KEY
 
         host, port = parse_endpoint(m.leader_endpoint)
         while True:
@@ -252,8 +245,8 @@ class SwarmParticipant:
     async def _lead(self, m: Membership) -> Membership | None:
         from torch.distributed import TCPStore
 
-        from elasticjob.establish import Establishment
-        from elasticjob.stores import Server
+        from elasticjob.store.server import Server
+        from elasticjob.watch.establish import Establishment
 
         loop = asyncio.get_running_loop()
         listening = self._listening

@@ -20,7 +20,7 @@ import psutil
 
 from benchmarks.k8s import NODE, ControlPlane
 from elasticjob.contract import names
-from elasticjob.contract.records import ParticipantRecord
+from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob_operator.controller.controller import Controller
 from elasticjob_operator.observe import client as client_module
 from elasticjob_operator.observe.client import Client

@@ -50,7 +50,7 @@ def main() -> None:
     stamp("python", _PYTHON)
     # torchrun's own path does not hold the folder of its script's first argument, nor this one.
     sys.path[:] = [entry for entry in sys.path if entry != _HERE]
-    from elasticjob import early_start
+    from elasticjob.warm import early_start
 
     early_start.begin(
         ["python", "torchrun", *sys.argv[1:]]

@@ -15,9 +15,9 @@ Stamps = dict[str, float]
 
 def install() -> Stamps:
     """Wrap the handler's own functions. Returns the stamps; clear them before a call of `next_rendezvous`."""
-    from elasticjob import establish
-    from elasticjob.handler import K8sRendezvousHandler
-    from elasticjob.lease_writer import LeaseWriter
+    from elasticjob.agent.handler import K8sRendezvousHandler
+    from elasticjob.leases.writer import LeaseWriter
+    from elasticjob.watch import establish
 
     stamps: Stamps = {}
 

@@ -14,7 +14,7 @@ from pkgutil import resolve_name
 from typing import Any
 from unittest import mock
 
-from elasticjob.contract.records import Outcome
+from elasticjob.contract.round_record import Outcome
 from elasticjob.rounds.candidates import Candidate, Defer, FormRound, decide
 from elasticjob.rounds.causes import better
 from elasticjob_operator.plan import lifecycle, rounds, scaling
@@ -221,7 +221,9 @@ RULES = {
     # Rounds
     "I1 numbered above both": Rule("rounds.renumber_above_leases", gives(None)),
     "I1 a new number": Rule("rounds._publish", around=same_number_again),
-    "I1 the record never goes back": Rule("elasticjob.contract.records.RoundRecord.ahead_of", gives(False)),
+    "I1 the record never goes back": Rule(
+        "elasticjob.contract.round_record.RoundRecord.ahead_of", gives(False)
+    ),
     "I2 ranks by rule": Rule("elasticjob.rounds.candidates.assign_ranks", rank_by_slot),
     "I2 the world is the round": Rule(
         "elasticjob.core.participant.Participant._make_membership", around=one_less

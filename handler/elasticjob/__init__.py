@@ -8,8 +8,8 @@ imports torchrun imports it (torch loads the entry points of ``torchrun.handlers
 ``torch.distributed.elastic.rendezvous`` is imported).
 """
 
-from elasticjob.progress import report_progress
-from elasticjob.stopping import should_stop, stop_here
+from elasticjob.worker.progress import report_progress
+from elasticjob.worker.stopping import should_stop, stop_here
 
 __all__ = ["report_progress", "should_stop", "stop_here"]
 __version__ = "0.1.0"

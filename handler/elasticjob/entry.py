@@ -28,12 +28,12 @@ def create_handler(params: RendezvousParameters) -> RendezvousHandler:
     import torch
     from torch.distributed.elastic import rendezvous
 
-    from elasticjob.torch_version import shortfall
+    from elasticjob.agent.torch_version import shortfall
 
     problem = shortfall(str(torch.__version__), hasattr(rendezvous, "RendezvousInfo"))
     if problem:
         raise RuntimeError(problem)
 
-    from elasticjob.create import make_handler
+    from elasticjob.agent.create import make_handler
 
     return make_handler(params)

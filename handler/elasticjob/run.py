@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import sys
 
-from elasticjob import early_start
 from elasticjob.contract import names
 from elasticjob.entry import create_handler
+from elasticjob.warm import early_start
 
 
 def main(args: list[str] | None = None) -> None:

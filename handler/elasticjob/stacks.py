@@ -1,8 +1,8 @@
 """``python -m elasticjob.stacks``: where the workers of this container are now, without disturbing them.
 
 ``elasticjob stacks JOB`` runs it in each pod. It prints one JSON object for each worker that answers
-(``elasticjob.stack_signal``): rank, local rank, pid, and the stack of its main thread or why there is none.
-Only a process that has the file and handles the signal is sent one, so none can end by it.
+(``elasticjob.worker.stack_signal``): rank, local rank, pid, and the stack of its main thread or why there is
+none. Only a process that has the file and handles the signal is sent one, so none can end by it.
 """
 
 from __future__ import annotations
@@ -12,17 +12,13 @@ import fcntl
 import json
 import os
 import signal
-import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from elasticjob.stack_signal import FOLDER_PREFIX, PREFIX, SIGNAL
-
-if TYPE_CHECKING:
-    from elasticjob.torch_agent import AgentWorker
+from elasticjob.worker.stack_signal import PREFIX, SIGNAL
+from elasticjob.workers.worker_list import listed
 
 WAIT_SECONDS = 3.0
 """How long all workers together may take to answer."""
@@ -66,37 +62,6 @@ def find() -> list[Worker]:
         ours = _worker_above(worker.pid, said)
         first.setdefault((ours, -1) if ours else (0, worker.rank), worker)
     return sorted(first.values(), key=lambda one: (one.rank, one.local_rank, one.pid))
-
-
-def workers_file() -> str:
-    """Name of the file in a round's folder in which an agent of this PID namespace lists its workers. Pods
-    with hostIPC share /dev/shm, and the same pid is another process in each."""
-    try:
-        return f"workers-{os.stat('/proc/self/ns/pid').st_ino}"
-    except OSError:
-        return "workers"
-
-
-def write_list(folder: str, workers: Sequence[AgentWorker]) -> None:
-    """The agent says in the round's ``folder`` which processes are its workers: a line for each, with pid,
-    RANK and LOCAL_RANK. Never raises OSError; without a folder it says nothing."""
-    lines = (f"{worker.pid} {worker.rank} {worker.local_rank}\n" for worker in workers)
-    with contextlib.suppress(OSError):
-        if folder:
-            Path(folder, workers_file()).write_text("".join(lines))
-
-
-def listed() -> dict[int, tuple[int, int]]:
-    """RANK and LOCAL_RANK by pid, as the agents of this PID namespace have written them down."""
-    found: dict[int, tuple[int, int]] = {}
-    for parent in ("/dev/shm", tempfile.gettempdir()):
-        for file in Path(parent).glob(f"{FOLDER_PREFIX}*/{workers_file()}"):
-            for line in _read(str(file)):
-                words = line.split()
-                if len(words) == 3 and all(word.isdecimal() for word in words):
-                    pid, rank, local_rank = map(int, words)
-                    found[pid] = rank, local_rank
-    return found
 
 
 def _worker_above(pid: int, said: Mapping[int, object]) -> int:

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from elasticjob.contract.names import ROUND_ANNOTATION
-from elasticjob.contract.records import RoundRecord
+from elasticjob.contract.round_record import RoundRecord
 from elasticjob.rounds.causes import CHARGED_ONCE, Cause
 from elasticjob_operator.plan import status_json
 from elasticjob_operator.plan.draining import HowStopped

@@ -22,8 +22,8 @@ import psutil
 
 from benchmarks.zygote import Zygote
 from devcluster.cluster import Cluster
+from elasticjob.agent.torch_version import release
 from elasticjob.contract import names
-from elasticjob.torch_version import release
 from tests.conformance import bodies
 from tests.conformance.bodies import Info, Made, Place, Raised, Run, Workers
 from tests.conformance.pods import NAMESPACE, Job, Pod

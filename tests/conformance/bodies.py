@@ -16,7 +16,7 @@ from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
-from elasticjob import agent_lock
+from elasticjob.agent import pod_lock
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.agent.server.api import RunResult
@@ -149,8 +149,8 @@ def register() -> None:
     import torch
     from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
 
+    from elasticjob.agent.torch_version import release
     from elasticjob.entry import create_handler
-    from elasticjob.torch_version import release
 
     if release(str(torch.__version__)) < (2, 5):
         rendezvous_handler_registry.register("k8s", create_handler)
@@ -228,7 +228,7 @@ def run_member(connection: Connection, place: Place) -> None:
 def run_member_in_a_new_sandbox(connection: Connection, place: Place) -> None:
     """A bare handler in a sandbox that was made anew for its pod: its network namespace is another, and it
     doesn't see what is left of the one before."""
-    agent_lock._address = lambda uid: f"\0conformance/{os.getpid()}/{uid}".encode()
+    pod_lock._address = lambda uid: f"\0conformance/{os.getpid()}/{uid}".encode()
     run_member(connection, place)
 
 
@@ -330,7 +330,7 @@ def run_launcher_whose_agent_raises(connection: Connection, arguments: Sequence[
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
     from torch.distributed.run import main
 
-    from elasticjob.handler import K8sRendezvousHandler
+    from elasticjob.agent.handler import K8sRendezvousHandler
 
     register()
     shut_down = mock.Mock(wraps=K8sRendezvousHandler.shutdown)

@@ -53,7 +53,7 @@ def zygote() -> Iterator[Zygote]:
     modules = (
         "torch.distributed.launcher.api",
         "torch.distributed.run",
-        "elasticjob.create",
+        "elasticjob.agent.create",
         "tests.conformance.bodies",
         "tests.conformance.work",
     )

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from elasticjob.agent.torch_version import workers_may_share_agent_store
 from elasticjob.contract import names
-from elasticjob.torch_version import workers_may_share_agent_store
 from tests.conformance import bodies
 from tests.conformance.agents import Agent, Stage, join_all, raised
 from tests.conformance.bodies import Made

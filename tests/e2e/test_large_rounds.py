@@ -11,7 +11,7 @@ import pytest
 
 from devcluster.cluster import Cluster
 from elasticjob.contract.names import MEMBERS_ANNOTATION, ROUND_ANNOTATION, members_lease, round_lease
-from elasticjob.contract.records import MemberList, RoundRecord
+from elasticjob.contract.round_record import MemberList, RoundRecord
 from tests.e2e.job import JobRun, Operator
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster, pytest.mark.slow]

@@ -18,8 +18,8 @@ import yaml
 from devcluster.api import ApiClient
 from devcluster.cluster import Cluster
 from devcluster.wait import wait_for
-from elasticjob import agent_lock
-from elasticjob.handler import RBAC_SECONDS
+from elasticjob.agent import pod_lock
+from elasticjob.agent.handler import RBAC_SECONDS
 from tests.e2e.job import ROOT, Operator
 from tests.e2e.others import OthersRun
 
@@ -238,7 +238,7 @@ def test_a_second_torchrun_in_a_pod_is_refused_and_the_round_goes_on(others: Oth
     torchrun, _, _, _, script, folder = others.torchrun()
     agent = f"{torchrun} {script} {folder}"
     gate = others.folder / "second"
-    aside = f"{agent_lock.ASIDE} --no-python true"
+    aside = f"{pod_lock.ASIDE} --no-python true"
     variables = f"PET_RDZV_BACKEND=k8s PET_RDZV_ENDPOINT={others.name} PET_NNODES=1:4 PET_MAX_RESTARTS=1000"
     both = (
         f"export {variables}; {agent} & while [ ! -e {gate} ]; do sleep 0.05; done; "

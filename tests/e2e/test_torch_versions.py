@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from elasticjob.torch_version import workers_may_share_agent_store
+from elasticjob.agent.torch_version import workers_may_share_agent_store
 from tests.e2e.job import PYTHON, SCRIPTS, JobRun
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster, pytest.mark.matrix, pytest.mark.slow]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from elasticjob.contract.names import FAILURE_ANNOTATION
-from elasticjob.contract.records import FailureReport
+from elasticjob.contract.reports import FailureReport
 from elasticjob.contract.text import NO_ERROR_TEXT
 from tests.e2e.job import SCRIPTS, TORCHRUN, JobRun
 

@@ -12,17 +12,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from elasticjob.contract.records import (
+from elasticjob.contract.participant_record import ParticipantRecord
+from elasticjob.contract.relay import CutOff, RelayReport
+from elasticjob.contract.reports import (
     DrainReport,
     FailureReport,
-    MemberList,
-    ParticipantRecord,
     ProgressReport,
-    RoundRecord,
     RoundReport,
     StartsReport,
 )
-from elasticjob.contract.relay import CutOff, RelayReport
+from elasticjob.contract.round_record import MemberList, RoundRecord
 from elasticjob.contract.text import NO_ERROR_TEXT
 from elasticjob_operator.plan import status_json
 from tests.full_status import full

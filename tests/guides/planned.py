@@ -14,9 +14,9 @@ from pathlib import Path
 from devcluster.wait import wait_for
 from elasticjob.contract.limits import Limits
 from elasticjob.core.participant import Membership
-from elasticjob.drain import Drain
-from elasticjob.progress import PROGRESS_DIR_ENV
-from elasticjob.stop_board import StopBoard
+from elasticjob.drain.agreement import Drain
+from elasticjob.drain.board import StopBoard
+from elasticjob.worker.progress import PROGRESS_DIR_ENV
 from tests.guides.environment import GuidesEnvironment
 
 DEADLINE = 400.0

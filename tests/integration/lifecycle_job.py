@@ -16,13 +16,9 @@ from elasticjob.contract.names import (
     ROUND_ANNOTATION,
     round_lease,
 )
-from elasticjob.contract.records import (
-    DrainReport,
-    ParticipantRecord,
-    ProgressReport,
-    RoundRecord,
-    RoundReport,
-)
+from elasticjob.contract.participant_record import ParticipantRecord
+from elasticjob.contract.reports import DrainReport, ProgressReport, RoundReport
+from elasticjob.contract.round_record import RoundRecord
 from tests.cluster_job import ClusterJob
 
 DEADLINE = 60.0

@@ -16,7 +16,7 @@ from elasticjob.api.connection import connect
 from elasticjob.api.errors import Conflict, NotFound
 from elasticjob.api.leases import HttpLeaseApi, Lease
 from elasticjob.contract.names import GROUP
-from elasticjob.lease_writer import LeaseWriter
+from elasticjob.leases.writer import LeaseWriter
 
 pytestmark = pytest.mark.cluster
 

@@ -22,13 +22,9 @@ from elasticjob.api.errors import NotFound
 from elasticjob.api.leases import HttpLeaseApi, Lease
 from elasticjob.contract import names
 from elasticjob.contract.limits import Limits
-from elasticjob.contract.records import (
-    FailureReport,
-    ParticipantRecord,
-    ProgressReport,
-    RoundRecord,
-    RoundReport,
-)
+from elasticjob.contract.participant_record import ParticipantRecord
+from elasticjob.contract.reports import FailureReport, ProgressReport, RoundReport
+from elasticjob.contract.round_record import RoundRecord
 
 pytestmark = pytest.mark.cluster
 

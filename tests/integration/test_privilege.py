@@ -20,7 +20,9 @@ from elasticjob.contract.names import (
     ROUND_ANNOTATION,
     members_lease,
 )
-from elasticjob.contract.records import ParticipantRecord, RoundRecord, RoundReport
+from elasticjob.contract.participant_record import ParticipantRecord
+from elasticjob.contract.reports import RoundReport
+from elasticjob.contract.round_record import RoundRecord
 from tests.integration.lifecycle_job import PlayedJob
 from tests.integration.pod_identity import APPLY, JSON_PATCH, MERGE, Identity, Request
 

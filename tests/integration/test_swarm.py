@@ -10,7 +10,7 @@ from benchmarks.plan import JOIN, REJOIN
 from benchmarks.results import OK
 from benchmarks.scale import one_round
 from benchmarks.swarm import Swarm
-from elasticjob.contract.records import INLINE_MEMBERS
+from elasticjob.contract.round_record import INLINE_MEMBERS
 
 pytestmark = pytest.mark.devcluster
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
-from elasticjob.contract.records import FailureReport
 from elasticjob.contract.relay import CutOff, RelayReport
+from elasticjob.contract.reports import FailureReport
 from elasticjob.contract.text import NO_ERROR_TEXT
 from elasticjob_operator.plan.model import Exit, Job, Participant, Pod
 from elasticjob_operator.plan.status import Charge, JobStatus, RoundEnd

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from elasticjob.contract.names import pod_name
-from elasticjob.contract.records import RoundRecord
+from elasticjob.contract.round_record import RoundRecord
 from elasticjob.rounds.waits import WaitKey
 from elasticjob_operator.plan.model import CreatePod, DeleteLease, DeletePod, Observed, Participant, Plan, Pod
 from elasticjob_operator.plan.planner import plan

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import zip_longest
 
 from elasticjob.contract.ranks import parse_ranks
-from elasticjob.contract.records import DrainReport, ProgressReport, StartsReport
+from elasticjob.contract.reports import DrainReport, ProgressReport, StartsReport
 from elasticjob_operator.plan.model import Participant
 from elasticjob_operator.plan.status import JobStatus, WorkerStarts
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from elasticjob.contract.records import RoundRecord
+from elasticjob.contract.round_record import RoundRecord
 from elasticjob_operator.plan.model import Event
 from elasticjob_operator.plan.status import Condition, JobStatus, RoundEnd, RoundStatus
 from tests.scenarios.failing import charges

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 
 from elasticjob.contract.names import pod_name
-from elasticjob.contract.records import ParticipantRecord, RoundRecord, RoundReport
+from elasticjob.contract.participant_record import ParticipantRecord
+from elasticjob.contract.reports import RoundReport
+from elasticjob.contract.round_record import RoundRecord
 from elasticjob.core import participant
 from elasticjob.rounds.waits import Wait, WaitKey
 from elasticjob_operator.act.memory import Renewals

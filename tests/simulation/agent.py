@@ -9,16 +9,15 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 
-from elasticjob.contract.records import (
-    LEADER_RENEW_SECONDS,
-    MEMBER_RENEW_SECONDS,
+from elasticjob.contract.participant_record import LEADER_RENEW_SECONDS, MEMBER_RENEW_SECONDS
+from elasticjob.contract.relay import RelayReport
+from elasticjob.contract.reports import (
     DrainReport,
     FailureReport,
     ProgressReport,
     RoundReport,
     StartsReport,
 )
-from elasticjob.contract.relay import RelayReport
 from elasticjob.core.participant import RANK_UNKNOWN, AnnounceAgain, Enter, Membership, Participant, Stop
 from elasticjob_operator.plan.model import Pod
 from tests.simulation.api import LIST_KEY, Api, Client, Item, Key, NotFound, Unavailable, Watch
@@ -503,7 +502,7 @@ class Agent(Client):
         return FailureReport(m.number, m.group_rank, text, end.code, 0, milliseconds, end.late)
 
     def _say_fenced(self, m: Membership) -> None:
-        """The local workers have opened their checkpoints: a ``Word`` of ``elasticjob.heartbeats``."""
+        """The local workers have opened their checkpoints: a ``Word`` of ``elasticjob.watch.heartbeats``."""
         _, keys = self.keys(m)
         if keys is None or self._lease.voice.fenced == m.nonce:
             return

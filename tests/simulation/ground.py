@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from elasticjob.contract.records import (
+from elasticjob.contract.participant_record import ParticipantRecord
+from elasticjob.contract.relay import CutOff, RelayReport
+from elasticjob.contract.reports import (
     DrainReport,
     FailureReport,
-    ParticipantRecord,
     ProgressReport,
     RoundReport,
     StartsReport,
 )
-from elasticjob.contract.relay import CutOff, RelayReport
 from elasticjob.core.participant import Membership
 
 if TYPE_CHECKING:

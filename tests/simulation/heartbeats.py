@@ -1,10 +1,11 @@
-"""An agent's heartbeats in small: ``elasticjob.heartbeats`` around the real monitor, and what it reports."""
+"""An agent's heartbeats in small: ``elasticjob.watch.heartbeats`` around the real monitor, and what it
+reports."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from elasticjob.contract.records import RoundReport
+from elasticjob.contract.reports import RoundReport
 from elasticjob.core.heartbeats import HeartbeatMonitor, ProbeResult
 from elasticjob.core.participant import Membership
 from tests.simulation.ground import Ground, Network

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from elasticjob.contract.records import RoundRecord
+from elasticjob.contract.round_record import RoundRecord
 from elasticjob_operator.observe.write_health import WriteHealth
 from elasticjob_operator.plan.model import Job, Observed, Participant, Pod
 from elasticjob_operator.plan.status import JobStatus

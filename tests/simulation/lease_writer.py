@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from elasticjob.contract.records import ProgressReport
+from elasticjob.contract.reports import ProgressReport
 from elasticjob.core.renewal_schedule import RenewalSchedule
 from tests.simulation.api import Conflict, Key, NotFound, Unavailable
 from tests.simulation.ground import Ground, LeaseValue

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from elasticjob.contract.limits import Limits
-from elasticjob.contract.records import AnnouncedState
+from elasticjob.contract.participant_record import AnnouncedState
 from elasticjob_operator.plan.evidence import APPLICATION, INFRASTRUCTURE, PREEMPTION
 from elasticjob_operator.plan.model import JobSpec
 from elasticjob_operator.plan.status import JobStatus

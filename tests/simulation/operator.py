@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from elasticjob.contract.records import INLINE_MEMBERS
+from elasticjob.contract.round_record import INLINE_MEMBERS
 from elasticjob.rounds.waits import WaitKey
 from elasticjob_operator.act.write_backoff import ROUND, STATUS, VERBS, Target, WriteBackoff, target_of
 from elasticjob_operator.observe import errors

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from elasticjob.contract.records import ParticipantRecord, RoundRecord
+from elasticjob.contract.participant_record import ParticipantRecord
+from elasticjob.contract.round_record import RoundRecord
 from elasticjob.core.participant import Membership
 from elasticjob.rounds.causes import Cause
 from elasticjob_operator.plan.evidence import APPLICATION, SCALING

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 
 from elasticjob.contract.limits import Limits
-from elasticjob.contract.records import RoundReport
+from elasticjob.contract.reports import RoundReport
 from elasticjob.rounds.candidates import Candidate, Expected, FormRound
 from elasticjob.rounds.causes import Cause, better
 from elasticjob.rounds.establishment import take_established

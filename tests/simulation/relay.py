@@ -1,4 +1,4 @@
-"""The way that is left to an agent that cannot write its Lease: ``elasticjob.relay`` in small.
+"""The way that is left to an agent that cannot write its Lease: ``elasticjob.watch.relay`` in small.
 
 A word in the round's store wakes those that listen, a heartbeat period later at the latest.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from elasticjob.contract.records import FailureReport
 from elasticjob.contract.relay import RELAYING_RANKS, CutOff, RelayReport
+from elasticjob.contract.reports import FailureReport
 from elasticjob.core.participant import Membership
 from elasticjob.core.write_trouble import WriteTrouble
 from tests.simulation.ground import Ground

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from elasticjob.contract.records import AnnouncedState
+from elasticjob.contract.participant_record import AnnouncedState
 from elasticjob_operator.plan.evidence import APPLICATION, INFRASTRUCTURE, PREEMPTION
 from elasticjob_operator.plan.model import JobSpec
 from tests.simulation.agent import Agent

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from elasticjob.contract.limits import Limits
-from elasticjob.contract.records import INLINE_MEMBERS, AnnouncedState
+from elasticjob.contract.participant_record import AnnouncedState
+from elasticjob.contract.round_record import INLINE_MEMBERS
 from elasticjob.core.participant import Membership
 from elasticjob_operator.plan.evidence import APPLICATION, INFRASTRUCTURE, PREEMPTION, SCALING
 from elasticjob_operator.plan.model import Job, JobSpec, Limit, Pod

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from elasticjob.contract.names import pod_name
-from elasticjob.contract.records import MemberList, RoundRecord
+from elasticjob.contract.round_record import MemberList, RoundRecord
 from elasticjob_operator.plan.model import (
     Action,
     CreatePod,

@@ -21,15 +21,9 @@ from elasticjob.contract.names import (
     SLOT_LABEL,
     STARTS_ANNOTATION,
 )
-from elasticjob.contract.records import (
-    FailureReport,
-    MemberList,
-    ParticipantRecord,
-    ProgressReport,
-    RoundRecord,
-    RoundReport,
-    StartsReport,
-)
+from elasticjob.contract.participant_record import ParticipantRecord
+from elasticjob.contract.reports import FailureReport, ProgressReport, RoundReport, StartsReport
+from elasticjob.contract.round_record import MemberList, RoundRecord
 
 Json = dict[str, Any]
 

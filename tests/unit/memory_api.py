@@ -13,7 +13,9 @@ from typing import Any
 from elasticjob.api.errors import ApiError, Conflict, NotFound
 from elasticjob.api.leases import Lease
 from elasticjob.contract import names
-from elasticjob.contract.records import FailureReport, ParticipantRecord, RoundRecord, RoundReport
+from elasticjob.contract.participant_record import ParticipantRecord
+from elasticjob.contract.reports import FailureReport, RoundReport
+from elasticjob.contract.round_record import RoundRecord
 
 
 class Leases:

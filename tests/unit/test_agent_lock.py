@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from elasticjob import agent_lock
-from elasticjob.agent_lock import AgentLock, SecondAgent
+from elasticjob.agent import pod_lock
+from elasticjob.agent.pod_lock import AgentLock, SecondAgent
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="abstract sockets are Linux's")
 
 HOLDS = """
 import os, sys, time
-from elasticjob.agent_lock import AgentLock
+from elasticjob.agent.pod_lock import AgentLock
 held = AgentLock("a", sys.argv[1], "ns/job")
 if sys.argv[2] == "forks" and os.fork() == 0:
     time.sleep(60)
@@ -29,7 +29,7 @@ time.sleep(60)
 """
 CLAIMS = """
 import sys
-from elasticjob.agent_lock import AgentLock
+from elasticjob.agent.pod_lock import AgentLock
 AgentLock("a", sys.argv[1], "ns/job")
 """
 Holder = Callable[..., subprocess.Popen[str]]
@@ -42,7 +42,7 @@ def uid() -> str:
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_lock, "OWNER_EXIT_SECONDS", 0.2)
+    monkeypatch.setattr(pod_lock, "OWNER_EXIT_SECONDS", 0.2)
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_one_that_was_killed_does_not_even_if_its_children_do(
     uid: str, holder: Holder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a zombie whose parent has not yet asked, too. One that comes at once waits for its last moment."""
-    monkeypatch.setattr(agent_lock, "OWNER_EXIT_SECONDS", 20.0)
+    monkeypatch.setattr(pod_lock, "OWNER_EXIT_SECONDS", 20.0)
     first = holder("forks")
     os.kill(first.pid, signal.SIGKILL)
     AgentLock("a", uid, "ns/job").release()

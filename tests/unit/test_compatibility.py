@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from elasticjob.contract.limits import Limits
-from elasticjob.contract.records import ParticipantRecord, RoundRecord
+from elasticjob.contract.participant_record import ParticipantRecord
+from elasticjob.contract.round_record import RoundRecord
 from elasticjob.core.participant import Enter, Participant
 from elasticjob_operator.observe.spec import MalformedJob, read_job
 from elasticjob_operator.plan import status_json

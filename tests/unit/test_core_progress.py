@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from elasticjob.contract.limits import Limits
-from elasticjob.contract.records import ProgressReport, RoundRecord
+from elasticjob.contract.reports import ProgressReport
+from elasticjob.contract.round_record import RoundRecord
 from elasticjob.core.participant import Enter, Participant
 from elasticjob.core.progress import Hang, ProgressMonitor, Steps
 

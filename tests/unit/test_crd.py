@@ -15,7 +15,7 @@ import yaml
 
 from crds import generate, reference
 from elasticjob.contract import names
-from elasticjob.contract.records import Outcome, Phase
+from elasticjob.contract.round_record import Outcome, Phase
 from elasticjob_operator.observe.spec import MANAGER
 from elasticjob_operator.plan import status_json
 from elasticjob_operator.plan.evidence import ACCOUNTS

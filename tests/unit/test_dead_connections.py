@@ -15,20 +15,21 @@ import pytest
 from torch.distributed import PrefixStore
 
 from devcluster.wait import wait_for
-from elasticjob import round_source
 from elasticjob.api import leases
 from elasticjob.api.connection import Connection, _pool
 from elasticjob.api.errors import Unavailable
 from elasticjob.api.leases import HttpLeaseApi
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.names import ROUND_ANNOTATION
-from elasticjob.contract.records import RoundRecord
+from elasticjob.contract.round_record import RoundRecord
 from elasticjob.core.participant import Membership
-from elasticjob.heartbeats import ENDPOINT_KEY, HEARTBEAT_KEY, NO_STEP, STEP_KEY, Heartbeats
-from elasticjob.lease_writer import LeaseWriter
-from elasticjob.round_source import LeaseRoundSource
-from elasticjob.step_files import StepReader
-from elasticjob.stores import KeyValueStore, serve
+from elasticjob.leases import round_source
+from elasticjob.leases.round_source import LeaseRoundSource
+from elasticjob.leases.writer import LeaseWriter
+from elasticjob.store.connection import KeyValueStore
+from elasticjob.store.server import serve
+from elasticjob.watch.heartbeats import ENDPOINT_KEY, HEARTBEAT_KEY, NO_STEP, STEP_KEY, Heartbeats
+from elasticjob.watch.step_files import StepReader
 from tests.unit.test_participant import ROUND
 
 DEADLINE = 60.0

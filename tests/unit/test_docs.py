@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from elasticjob.contract.records import Outcome
+from elasticjob.contract.round_record import Outcome
 from elasticjob_operator.plan.evidence import ACCOUNTS, CAUSES, NEVER_CHARGED, SCALING
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from elasticjob.contract.records import DrainReport, RecordError, RoundRecord
+from elasticjob.contract.fields import RecordError
+from elasticjob.contract.reports import DrainReport
+from elasticjob.contract.round_record import RoundRecord
 from elasticjob.core.participant import Participant
 from elasticjob_operator.plan import status_json
 from tests.scenarios.world import World

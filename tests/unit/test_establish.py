@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from devcluster.wait import wait_for
 from elasticjob.contract.limits import Limits
-from elasticjob.contract.records import RoundReport
+from elasticjob.contract.reports import RoundReport
 from elasticjob.core.participant import Membership
-from elasticjob.establish import Establishment
-from elasticjob.stores import Server, serve
+from elasticjob.store.server import Server, serve
+from elasticjob.watch.establish import Establishment
 
 LIMIT = 0.5
 

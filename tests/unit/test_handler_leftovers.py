@@ -13,10 +13,10 @@ import textwrap
 PROLOGUE = """
 import gc, os, sys, threading, time
 from dataclasses import replace
-from elasticjob.contract.records import RoundRecord
-from elasticjob.handler import K8sRendezvousHandler
-from elasticjob.resolver import shorten_lookups
-from elasticjob.settings import Settings
+from elasticjob.contract.round_record import RoundRecord
+from elasticjob.agent.handler import K8sRendezvousHandler
+from elasticjob.agent.resolver import shorten_lookups
+from elasticjob.agent.settings import Settings
 from tests.unit.memory_api import Leases, MemoryApi, broken
 
 def open_files():
@@ -134,8 +134,9 @@ def test_nothing_is_left_of_a_rendezvous_that_raised() -> None:
 
 FAILING = """
 from torch.distributed import PrefixStore
-from elasticjob.heartbeats import ENDPOINT_KEY
-from elasticjob.stores import connect, serve
+from elasticjob.watch.heartbeats import ENDPOINT_KEY
+from elasticjob.store.connect import connect
+from elasticjob.store.server import serve
 
 def rounds_that_fail(count, leader, arrived):
     # One handler, so many rounds that are over before they are established. leader() gives the leader's

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from devcluster.wait import wait_for
+from elasticjob.agent.handler import K8sRendezvousHandler
+from elasticjob.agent.resolver import shorten_lookups
+from elasticjob.agent.settings import Settings
 from elasticjob.contract import names
 from elasticjob.contract.limits import Limits
-from elasticjob.contract.records import ProgressReport, RoundRecord
-from elasticjob.handler import K8sRendezvousHandler
-from elasticjob.resolver import shorten_lookups
-from elasticjob.settings import Settings
+from elasticjob.contract.reports import ProgressReport
+from elasticjob.contract.round_record import RoundRecord
 from tests.unit.handler.joining import Joining, ListedAgent, form
 from tests.unit.memory_api import Leases, MemoryApi, broken
 
@@ -142,7 +143,7 @@ def test_progress_costs_no_write_of_its_own(
 def test_it_rides_on_a_renewal(
     handler: K8sRendezvousHandler, leases: Leases, workers: list[Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elasticjob.handler.LEADER_RENEW_SECONDS", 0.5)
+    monkeypatch.setattr("elasticjob.agent.handler.LEADER_RENEW_SECONDS", 0.5)
     join(handler, leases)
     workers.append(Worker())
     workers[0].report(1)
@@ -281,7 +282,7 @@ def test_an_agent_that_torch_does_not_ask_dumps_by_itself(
     handler: K8sRendezvousHandler, leases: Leases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A long --monitor-interval: the workers are not left stopped."""
-    monkeypatch.setattr("elasticjob.worker_terminator.DUMP_SECONDS", 0.1)
+    monkeypatch.setattr("elasticjob.workers.terminator.DUMP_SECONDS", 0.1)
     record = join(handler, leases, agent=(agent := ListedAgent()))
     with stuck(tmp_path / "log", agent) as process:
         leases.publish(broken(record, "Hang"))

@@ -12,13 +12,21 @@ from torch.distributed import PrefixStore
 
 from devcluster.wait import wait_for
 from elasticjob.contract.limits import Limits
-from elasticjob.contract.records import ProgressReport
+from elasticjob.contract.reports import ProgressReport
 from elasticjob.core.participant import Membership
 from elasticjob.core.progress import Hang
-from elasticjob.heartbeats import ENDPOINT_KEY, HEARTBEAT_KEY, NO_STEP, STEP_KEY, Heartbeats, Word
-from elasticjob.progress import StepFile
-from elasticjob.step_files import StepReader
-from elasticjob.stores import KeyValueStore, serve
+from elasticjob.store.connection import KeyValueStore
+from elasticjob.store.server import serve
+from elasticjob.watch.heartbeats import (
+    ENDPOINT_KEY,
+    HEARTBEAT_KEY,
+    NO_STEP,
+    STEP_KEY,
+    Heartbeats,
+    Word,
+)
+from elasticjob.watch.step_files import StepReader
+from elasticjob.worker.progress import StepFile
 
 
 class Member:

@@ -16,21 +16,29 @@ import pytest
 from torch.distributed import PrefixStore
 
 from devcluster.wait import wait_for
-from elasticjob import drain as drain_module
-from elasticjob import processes, worker_terminator
 from elasticjob.contract.limits import Limits
 from elasticjob.core.participant import Membership
-from elasticjob.drain import Drain
-from elasticjob.heartbeats import ENDPOINT_KEY, HEARTBEAT_KEY, NO_STEP, STEP_KEY, Heartbeats, Word
-from elasticjob.progress import StepFile
-from elasticjob.speakers import Speakers
-from elasticjob.step_files import StepReader
-from elasticjob.stop_board import StopBoard
-from elasticjob.stopping import GOES_ON, NOTHING_ASKED, STOP_SUFFIX, STOPPED, map_word
-from elasticjob.stores import KeyValueStore, serve
-from elasticjob.torch_agent import AgentWorker
-from elasticjob.worker_exits import WorkerExitWatcher
-from elasticjob.worker_terminator import WorkerTerminator
+from elasticjob.drain import agreement as drain_module
+from elasticjob.drain.agreement import Drain
+from elasticjob.drain.board import StopBoard
+from elasticjob.store.connection import KeyValueStore
+from elasticjob.store.server import serve
+from elasticjob.watch.heartbeats import (
+    ENDPOINT_KEY,
+    HEARTBEAT_KEY,
+    NO_STEP,
+    STEP_KEY,
+    Heartbeats,
+    Word,
+)
+from elasticjob.watch.step_files import StepReader
+from elasticjob.worker.progress import StepFile
+from elasticjob.worker.stopping import GOES_ON, NOTHING_ASKED, STOP_SUFFIX, STOPPED, map_word
+from elasticjob.workers import processes, terminator
+from elasticjob.workers.exits import WorkerExitWatcher
+from elasticjob.workers.speakers import Speakers
+from elasticjob.workers.terminator import WorkerTerminator
+from elasticjob.workers.torch_agent import AgentWorker
 
 SECONDS = 30
 
@@ -95,7 +103,7 @@ def test_a_drain_goes_on_after_an_error(
     wait_for(lambda: board._asked[0] == 8 + 1, SECONDS, "its worker is to stop at step 8")
     word(tmp_path)[0] = 8 << 2 | STOPPED
     wait_for(lambda: said == [8], SECONDS, "the leader says so")
-    assert len(tracebacks(caplog, "elasticjob.drain")) == 1
+    assert len(tracebacks(caplog, "elasticjob.drain.agreement")) == 1
     one.close()
 
 
@@ -157,7 +165,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 def test_workers_of_a_round_that_is_over_are_killed_after_an_error(
     sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(worker_terminator, "AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(terminator, "AGAIN_SECONDS", 0.05)
     workers: Any = Workers(sleeper.pid)
 
     class Core:
@@ -169,7 +177,7 @@ def test_workers_of_a_round_that_is_over_are_killed_after_an_error(
     core: Any = Core()
     WorkerTerminator(core, 0.0, lambda: workers).kill_in_time()
     assert sleeper.wait(SECONDS) == -9
-    assert len(tracebacks(caplog, "elasticjob.worker_terminator")) == 1
+    assert len(tracebacks(caplog, "elasticjob.workers.terminator")) == 1
 
 
 def test_exits_are_seen_where_the_workers_could_not_be_listed(sleeper: subprocess.Popen[bytes]) -> None:
@@ -224,4 +232,4 @@ def test_a_loss_is_noticed_whatever_else_fails(
     wait_for(lambda: {1} in lost, SECONDS, "the member is lost")
     agents[0].stop()
     if what != "verify":
-        assert tracebacks(caplog, "elasticjob.heartbeats")
+        assert tracebacks(caplog, "elasticjob.watch.heartbeats")

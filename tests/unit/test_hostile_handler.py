@@ -14,25 +14,20 @@ from hypothesis import strategies as st
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from devcluster.wait import wait_for
-from elasticjob import round_source
 from elasticjob.api.leases import Lease
+from elasticjob.contract.fields import MAX_INT32, RecordError
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.names import ROUND_ANNOTATION
-from elasticjob.contract.records import (
-    MAX_INT32,
-    FailureReport,
-    Phase,
-    ProgressReport,
-    RecordError,
-    RoundRecord,
-)
+from elasticjob.contract.reports import FailureReport, ProgressReport
+from elasticjob.contract.round_record import Phase, RoundRecord
 from elasticjob.core.participant import Participant
 from elasticjob.core.progress import ProgressMonitor
-from elasticjob.progress import LAYOUT
-from elasticjob.round_source import LeaseRoundSource
-from elasticjob.step_files import StepReader
-from elasticjob.torch_agent import FailedWorker, _text
-from elasticjob.worker_failures import RoundWorkers, describe, first_noticed
+from elasticjob.leases import round_source
+from elasticjob.leases.round_source import LeaseRoundSource
+from elasticjob.watch.step_files import StepReader
+from elasticjob.worker.progress import LAYOUT
+from elasticjob.workers.failures import RoundWorkers, describe, first_noticed
+from elasticjob.workers.torch_agent import FailedWorker, _text
 from tests.unit import hostile
 
 ACTIVE = RoundRecord("uid", 3, "Active", "n", ("id-0", "id-1"), "10.0.0.1:80", size=2, leader_id="id-0")

@@ -15,19 +15,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from elasticjob.contract.fields import RecordError
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.names import PARTICIPANT_ANNOTATION, members_lease, pod_name, round_lease
-from elasticjob.contract.records import (
-    MAX_ROUND_BYTES,
-    FailureReport,
-    MemberList,
-    ParticipantRecord,
-    ProgressReport,
-    RecordError,
-    RoundRecord,
-    RoundReport,
-    StartsReport,
-)
+from elasticjob.contract.participant_record import ParticipantRecord
+from elasticjob.contract.reports import FailureReport, ProgressReport, RoundReport, StartsReport
+from elasticjob.contract.round_record import MAX_ROUND_BYTES, MemberList, RoundRecord
 from elasticjob.contract.text import one_line
 from elasticjob.rounds.waits import WaitKey
 from elasticjob_operator.observe import objects

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from elasticjob.contract.names import JOB_LABEL, PARTICIPANT_ANNOTATION
-from elasticjob.contract.records import ParticipantRecord
+from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob.rounds.waits import WaitKey
 from elasticjob_operator.act.memory import Memory
 from elasticjob_operator.controller.controller import Controller

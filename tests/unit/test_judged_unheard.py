@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
-from elasticjob.contract.records import ParticipantRecord
+from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob_operator.plan.model import Exit, Job, JobSpec, Now, Observed, Participant, Plan, Pod
 from elasticjob_operator.plan.planner import plan
 from elasticjob_operator.plan.status import JobStatus

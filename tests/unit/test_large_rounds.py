@@ -9,11 +9,13 @@ import pytest
 
 from devcluster.wait import wait_for
 from elasticjob.api.errors import ApiError, Unavailable
+from elasticjob.contract.fields import RecordError
 from elasticjob.contract.limits import Limits
-from elasticjob.contract.records import MemberList, RecordError, RoundReport
+from elasticjob.contract.reports import RoundReport
+from elasticjob.contract.round_record import MemberList
 from elasticjob.core.participant import RANK_UNKNOWN, Membership
-from elasticjob.establish import Established, Establishment
-from elasticjob.stores import Server, serve
+from elasticjob.store.server import Server, serve
+from elasticjob.watch.establish import Established, Establishment
 
 LIST = MemberList("uid", 1, "n", ("a", "b", "c"))
 

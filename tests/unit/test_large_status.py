@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from elasticjob.contract.records import ParticipantRecord
+from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob.rounds.waits import WaitKey
 from elasticjob_operator.plan.model import Job, JobSpec, Now, Observed, Participant, Pod
 from elasticjob_operator.plan.planner import plan

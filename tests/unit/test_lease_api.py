@@ -12,7 +12,7 @@ import urllib3
 from elasticjob.api.connection import Connection
 from elasticjob.api.errors import Unavailable
 from elasticjob.api.leases import MAX_RETRY_AFTER_SECONDS, HttpLeaseApi, Lease
-from elasticjob.lease_writer import LeaseWriter
+from elasticjob.leases.writer import LeaseWriter
 from tests.unit.memory_api import Leases, MemoryApi
 
 

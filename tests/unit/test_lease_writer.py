@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 
 from elasticjob.contract.names import PARTICIPANT_ANNOTATION
-from elasticjob.lease_writer import LeaseWriter
+from elasticjob.leases.writer import LeaseWriter
 from tests.unit.memory_api import Leases, MemoryApi
 
 

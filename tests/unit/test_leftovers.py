@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from elasticjob.leftovers import _named, left_behind
-from elasticjob.processes import Process, parse
-from elasticjob.torch_agent import AgentWorker
+from elasticjob.workers.leftovers import _named, left_behind
+from elasticjob.workers.processes import Process, parse
+from elasticjob.workers.torch_agent import AgentWorker
 
 AGENT = Process(10, 1, 10, 10, 100, "S", "torchrun")
 UPLOADER = Process(9, 10, 9, 9, 90, "S", "uploader")

@@ -6,9 +6,10 @@ import socket
 
 import pytest
 
-from elasticjob.local_addr import LocalAddrError, check_local_addr, read_local_addr
-from elasticjob.settings import SettingsError, read_settings
-from elasticjob.stores import Unreachable, connect
+from elasticjob.agent.local_addr import LocalAddrError, check_local_addr, read_local_addr
+from elasticjob.agent.settings import SettingsError, read_settings
+from elasticjob.store.connect import connect
+from elasticjob.store.errors import Unreachable
 
 
 @pytest.mark.parametrize(

@@ -9,18 +9,18 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from elasticjob import member_watch
-from elasticjob.contract.records import ProgressReport
+from elasticjob.contract.reports import ProgressReport
 from elasticjob.core.heartbeats import Loss, ProbeResult
 from elasticjob.core.participant import Enter, Membership
 from elasticjob.core.progress import Hang
-from elasticjob.core.warm import Starts
-from elasticjob.heartbeats import Word
-from elasticjob.lease_writer import LeaseWriter
-from elasticjob.member_watch import MemberWatch
-from elasticjob.step_files import StepReader
-from elasticjob.stop_board import StopBoard
-from elasticjob.warm_workers import WarmWorkers
+from elasticjob.drain.board import StopBoard
+from elasticjob.leases.writer import LeaseWriter
+from elasticjob.warm.eligibility import Starts
+from elasticjob.warm.workers import WarmWorkers
+from elasticjob.watch import member_watch
+from elasticjob.watch.heartbeats import Word
+from elasticjob.watch.member_watch import MemberWatch
+from elasticjob.watch.step_files import StepReader
 from tests.unit.memory_api import Leases, MemoryApi
 from tests.unit.test_participant import ROUND, joined
 

@@ -8,10 +8,15 @@ import time
 import pytest
 
 from elasticjob.api.errors import Forbidden
-from elasticjob.contract.records import RoundRecord
-from elasticjob.core.newcomer import RECORD_SECONDS, WARM_SECONDS, announces_later
+from elasticjob.contract.round_record import RoundRecord
 from elasticjob.core.participant import Participant
-from elasticjob.newcomer import has_no_lease, wait_until_warm
+from elasticjob.warm.newcomer import (
+    RECORD_SECONDS,
+    WARM_SECONDS,
+    announces_later,
+    has_no_lease,
+    wait_until_warm,
+)
 from tests.unit.memory_api import Leases, MemoryApi
 
 

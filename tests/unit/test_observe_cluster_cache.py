@@ -21,8 +21,10 @@ from elasticjob.contract.names import (
     REPORT_ANNOTATION,
     ROUND_ANNOTATION,
 )
+from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob.contract.ranks import MAX_MEMBERS
-from elasticjob.contract.records import FailureReport, ParticipantRecord, RoundRecord, RoundReport
+from elasticjob.contract.reports import FailureReport, RoundReport
+from elasticjob.contract.round_record import RoundRecord
 from elasticjob_operator.observe.client import Api
 from elasticjob_operator.observe.errors import Unavailable
 from elasticjob_operator.observe.objects import SeenLease, read_lease, read_node, read_pod

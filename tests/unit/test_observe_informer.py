@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from elasticjob.contract.names import JOB_LABEL, PARTICIPANT_ANNOTATION
-from elasticjob.contract.records import ParticipantRecord
+from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob_operator.observe import informer as informer_module
 from elasticjob_operator.observe.client import Json, WatchBatch
 from elasticjob_operator.observe.errors import Forbidden, Gone, Unavailable

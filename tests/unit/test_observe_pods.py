@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from elasticjob.contract.names import JOB_LABEL
-from elasticjob.contract.records import ParticipantRecord, StartsReport
+from elasticjob.contract.participant_record import ParticipantRecord
+from elasticjob.contract.reports import StartsReport
 from elasticjob.contract.text import last_words
 from elasticjob_operator.observe.objects import SeenLease, read_lease, read_pod
 from elasticjob_operator.plan.model import Exit, Pod

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticjob.contract.records import Outcome, Phase, RoundRecord
+from elasticjob.contract.round_record import Outcome, Phase, RoundRecord
 from elasticjob.core.participant import RANK_UNKNOWN, AnnounceAgain, Enter, KeepWaiting, Participant, Stop
 
 ROUND = RoundRecord("job", 1, "Active", "n1", ("mine", "other"), "h:1")

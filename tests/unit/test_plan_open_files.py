@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from elasticjob.contract.records import MAX_INT32
+from elasticjob.contract.fields import MAX_INT32
 from tests.scenarios.world import World
 
 SENTENCE = (

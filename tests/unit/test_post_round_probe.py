@@ -11,7 +11,7 @@ import pytest
 
 from elasticjob.contract.limits import Limits
 from elasticjob.core.heartbeats import Loss, ProbeResult
-from elasticjob.post_round_probe import PostRoundProbe
+from elasticjob.watch.post_round_probe import PostRoundProbe
 
 DEADLINE = 90.0
 

@@ -23,7 +23,7 @@ from elasticjob.contract.names import (
     HOOK_WORDS,
     REPLACE_SECONDS_ANNOTATION,
 )
-from elasticjob.pod_hook import PodHook
+from elasticjob.drain.pre_stop import PodHook
 from elasticjob_operator.act import pre_stop
 from elasticjob_operator.act.template import pod_of
 from elasticjob_operator.observe.objects import read_pod

@@ -15,12 +15,13 @@ import pytest
 
 import elasticjob
 from devcluster.wait import wait_for
-from elasticjob import processes, progress
 from elasticjob.contract.names import PROGRESS_DIR_ENV
 from elasticjob.core.progress import Steps
-from elasticjob.progress import LAYOUT, MAX_STEP, StepFile
-from elasticjob.step_files import PREFIX, StepFiles, StepReader, read_file
-from elasticjob.torch_agent import AgentWorker
+from elasticjob.watch.step_files import PREFIX, StepFiles, StepReader, read_file
+from elasticjob.worker import progress
+from elasticjob.worker.progress import LAYOUT, MAX_STEP, StepFile
+from elasticjob.workers import processes
+from elasticjob.workers.torch_agent import AgentWorker
 
 Worker = Callable[..., "subprocess.Popen[str]"]
 
@@ -283,7 +284,8 @@ def test_who_removes_the_folder_at_the_same_time_closes_nothing_of_others(
 def test_what_a_killed_agent_has_left_is_removed(files: StepFiles) -> None:
     """And what a living one has is not."""
     script = (
-        "import os, signal; from elasticjob.step_files import StepFiles; files = StepFiles(); files.renew();"
+        "import os, signal; from elasticjob.watch.step_files import StepFiles;"
+        "files = StepFiles(); files.renew();"
         "print(os.environ['ELASTICJOB_PROGRESS_DIR'], flush=True); input()"
     )
     process = subprocess.Popen(

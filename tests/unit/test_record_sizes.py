@@ -6,23 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elasticjob.contract.fields import MAX_INT32, MAX_NUMBER, RecordError
+from elasticjob.contract.participant_record import MAX_ANNOUNCED_ID, ParticipantRecord
 from elasticjob.contract.ranks import MAX_MEMBERS, dump_ranks, parse_ranks
-from elasticjob.contract.records import (
-    INLINE_MEMBERS,
-    MAX_ANNOUNCED_ID,
-    MAX_INT32,
+from elasticjob.contract.reports import (
     MAX_MESSAGE,
     MAX_MILLISECONDS,
-    MAX_NUMBER,
     FailureReport,
-    MemberList,
-    ParticipantRecord,
     ProgressReport,
-    RecordError,
-    RoundRecord,
     RoundReport,
     StartsReport,
 )
+from elasticjob.contract.round_record import INLINE_MEMBERS, MemberList, RoundRecord
 
 ANNOTATIONS_BYTES = 256 * 1024
 """What the API server takes of all annotations of one object."""

@@ -10,21 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elasticjob.contract.endpoint import format_endpoint, parse_endpoint
+from elasticjob.contract.fields import RecordError
 from elasticjob.contract.limits import Limits
-from elasticjob.contract.records import (
-    FailureReport,
-    MemberList,
-    ParticipantRecord,
-    ProgressReport,
-    RecordError,
-    RoundRecord,
-    RoundReport,
-    StartsReport,
-    endpoint_at,
-    format_endpoint,
-    parse_endpoint,
-)
+from elasticjob.contract.participant_record import ParticipantRecord, endpoint_at
 from elasticjob.contract.relay import MAX_RELAYED, CutOff, RelayReport
+from elasticjob.contract.reports import FailureReport, ProgressReport, RoundReport, StartsReport
+from elasticjob.contract.round_record import MemberList, RoundRecord
 
 ACTIVE = RoundRecord("uid", 3, "Active", "n", ("a" * 11, "b" * 11), "10.0.0.1:4000", "PodLost", "lost")
 

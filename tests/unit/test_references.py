@@ -95,7 +95,7 @@ def scenarios() -> set[str]:
 
 def test_texts_are_read() -> None:
     assert len(texts()) > 500
-    assert {"README.md", "Makefile", "handler/elasticjob/handler.py", "docs/README.md"} <= set(texts())
+    assert {"README.md", "Makefile", "handler/elasticjob/agent/handler.py", "docs/README.md"} <= set(texts())
 
 
 def test_nothing_refers_to_a_document_that_is_not_here() -> None:

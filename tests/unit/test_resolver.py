@@ -8,7 +8,7 @@ import sys
 
 LOOK_UP = """
 import os, socket
-from elasticjob.resolver import shorten_lookups
+from elasticjob.agent.resolver import shorten_lookups
 told = shorten_lookups("attempts:0")
 try:
     socket.getnameinfo(("10.99.88.77", 1), 0)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from elasticjob.contract.names import MEMBERS_ANNOTATION, ROUND_ANNOTATION
-from elasticjob.contract.records import MemberList, RoundRecord
+from elasticjob.contract.round_record import MemberList, RoundRecord
 from elasticjob_operator.act.memory import Memory, Stale
 from elasticjob_operator.act.round_publisher import LeaseRoundPublisher
 from elasticjob_operator.observe.objects import SeenLease, read_lease

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 import pytest
 from torch.distributed import TCPStore
 
-from elasticjob.round_store import EXIT_BARRIER, RoundStore
-from elasticjob.stores import StoreConnection, StoreGone, serve
+from elasticjob.store.connection import StoreConnection
+from elasticjob.store.errors import StoreGone
+from elasticjob.store.round_store import EXIT_BARRIER, RoundStore
+from elasticjob.store.server import serve
 
 KEY = f"{EXIT_BARRIER}/last_member"
 

@@ -44,13 +44,13 @@ def test_a_script_that_configures_no_logging_shows_saves_and_resumes(tmp_path: P
     ],
 )
 def test_a_script_that_configures_logging_decides_alone(set_up: str, seen: str) -> None:
-    code = "import logging\nfrom elasticjob.script_log import ScriptLog\n"
+    code = "import logging\nfrom elasticjob.worker.script_log import ScriptLog\n"
     says = "\nlog = ScriptLog('elasticjob.test')\nlog.debug('hidden')\nlog.info('%d of %d', 1, 2)"
     assert printed(code + set_up + says) == seen
 
 
 def test_warnings_go_where_they_always_go(caplog: pytest.LogCaptureFixture) -> None:
-    from elasticjob.script_log import ScriptLog
+    from elasticjob.worker.script_log import ScriptLog
 
     ScriptLog("elasticjob.test").warning("passed over")
     assert caplog.record_tuples == [("elasticjob.test", logging.WARNING, "passed over")]

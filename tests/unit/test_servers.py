@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from elasticjob.servers import OwnServers
+from elasticjob.store.own_servers import OwnServers
 
 
 @pytest.fixture

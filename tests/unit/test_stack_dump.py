@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from devcluster.wait import wait_for
-from elasticjob import processes, stack_dump
-from elasticjob.stack_dump import StackDump
-from elasticjob.torch_agent import AgentWorker
+from elasticjob.workers import processes, stack_dump
+from elasticjob.workers.stack_dump import StackDump
+from elasticjob.workers.torch_agent import AgentWorker
 
 STUCK = """
 import sys, threading

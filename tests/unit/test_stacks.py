@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from elasticjob.progress import PROGRESS_DIR_ENV
-from elasticjob.stack_signal import FOLDER_PREFIX, SIGNAL
+from elasticjob.worker.progress import PROGRESS_DIR_ENV
+from elasticjob.worker.stack_signal import FOLDER_PREFIX, SIGNAL
 
 WAITS = """\
 import os, sys, threading, time
@@ -137,7 +137,7 @@ def test_a_worker_that_has_its_rank_late_is_ready_with_its_first_step(start: Sta
 
 LISTS = """\
 import sys, types
-from elasticjob.stacks import write_list
+from elasticjob.workers.worker_list import write_list
 folder, pid, rank = sys.argv[1:]
 write_list(folder, [types.SimpleNamespace(pid=int(pid), rank=int(rank), local_rank=0)])
 """

@@ -13,17 +13,25 @@ from pathlib import Path
 import pytest
 
 from devcluster.wait import wait_for
-from elasticjob import drain as drain_module
 from elasticjob import should_stop, stop_here
 from elasticjob.checkpoint.decide import MARKER
 from elasticjob.contract.limits import Limits
 from elasticjob.core.participant import Membership
-from elasticjob.drain import Drain
-from elasticjob.progress import PROGRESS_DIR_ENV
-from elasticjob.stop_board import StopBoard
-from elasticjob.stopping import ASKED_FILE, GOES_ON, HOLD, STOP_SUFFIX, STOPPED, Link, map_word
-from elasticjob.stores import serve
-from elasticjob.torch_agent import AgentWorker
+from elasticjob.drain import agreement as drain_module
+from elasticjob.drain.agreement import Drain
+from elasticjob.drain.board import StopBoard
+from elasticjob.store.server import serve
+from elasticjob.worker.progress import PROGRESS_DIR_ENV
+from elasticjob.worker.stopping import (
+    ASKED_FILE,
+    GOES_ON,
+    HOLD,
+    STOP_SUFFIX,
+    STOPPED,
+    Link,
+    map_word,
+)
+from elasticjob.workers.torch_agent import AgentWorker
 
 LOOP = """
 import os, signal, sys, time
@@ -447,7 +455,7 @@ def test_a_worker_that_has_stopped_ends_when_it_is_told_to(tmp_path: Path, handl
 
 def test_outside_of_a_job_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(PROGRESS_DIR_ENV, raising=False)
-    monkeypatch.setattr("elasticjob.stopping._link", None)
+    monkeypatch.setattr("elasticjob.worker.stopping._link", None)
     assert not any(should_stop(step) for step in (0, 1, 5, -1, 2**60))
     with pytest.raises(RuntimeError, match="should_stop has not returned True"):
         stop_here()

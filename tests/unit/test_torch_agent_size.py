@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 from torch.distributed.elastic.agent.server.api import ElasticAgent
 
-from elasticjob.torch_agent import local_world_size
+from elasticjob.workers.torch_agent import local_world_size
 
 
 def agent(size: object) -> ElasticAgent:

@@ -16,10 +16,12 @@ from torch.distributed import TCPStore
 from torch.distributed.elastic import rendezvous
 from torch.distributed.elastic.rendezvous import RendezvousParameters, rendezvous_handler_registry
 
+from elasticjob.agent.torch_version import release, shortfall, workers_may_share_agent_store
 from elasticjob.contract import names
 from elasticjob.entry import create_handler, get_handler
-from elasticjob.stores import HeldPort, connect, has_libuv, serve, use_libuv
-from elasticjob.torch_version import release, shortfall, workers_may_share_agent_store
+from elasticjob.store.connect import connect
+from elasticjob.store.held_port import HeldPort
+from elasticjob.store.server import has_libuv, serve, use_libuv
 
 
 def test_the_numbers_of_a_version() -> None:
@@ -130,7 +132,8 @@ def test_a_torch_without_libuv_serves_and_connects(word: str, monkeypatch: pytes
             raise RuntimeError(f"use_libuv was requested but PyTorch was {word} without libuv support")
         return TCPStore(host, port, use_libuv=False, **options)
 
-    monkeypatch.setattr("elasticjob.stores.TCPStore", store)
+    monkeypatch.setattr("elasticjob.store.server.TCPStore", store)
+    monkeypatch.setattr("elasticjob.store.connect.TCPStore", store)
     server = serve()
     server.set("who", "rank 0")
     assert connect(f"127.0.0.1:{server.port}").get("who") == b"rank 0"
@@ -142,7 +145,7 @@ def test_another_error_says_nothing_of_libuv(monkeypatch: pytest.MonkeyPatch) ->
     def store(*_: Any, **__: Any) -> TCPStore:
         raise RuntimeError("Too many open files")
 
-    monkeypatch.setattr("elasticjob.stores.TCPStore", store)
+    monkeypatch.setattr("elasticjob.store.server.TCPStore", store)
     assert has_libuv()
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from elasticjob.core.torchrun_command import Workers, environment, serves, torchruns_own, workers
-from elasticjob.core.warm import Start
+from elasticjob.warm.eligibility import Start
+from elasticjob.warm.torchrun_command import Workers, environment, serves, torchruns_own, workers
 from elasticjob_operator.plan import launch_command
 
 PET = {"PET_RDZV_BACKEND": "k8s", "PET_RDZV_CONF": "warm=on", "PET_NPROC_PER_NODE": "2"}

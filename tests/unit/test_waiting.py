@@ -11,7 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from elasticjob.contract.records import ParticipantRecord, RoundRecord
+from elasticjob.contract.participant_record import ParticipantRecord
+from elasticjob.contract.round_record import RoundRecord
 from elasticjob.rounds.waits import RoundWait, Wait, WaitKey
 from elasticjob_operator.act.memory import Renewals
 from elasticjob_operator.observe import cluster_cache as cache_module

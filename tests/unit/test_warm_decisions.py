@@ -7,11 +7,19 @@ from typing import Any
 
 import pytest
 
+from elasticjob.agent.settings import Settings, SettingsError, read_settings
 from elasticjob.contract import names
-from elasticjob.core.warm import PER_ROUND, Start, can_be_left_out, fixed, imports, mismatch, refusal
-from elasticjob.core.warm_count import MIB, SIZE, Memory, count, used_by_training
-from elasticjob.memory import private_bytes, read_memory
-from elasticjob.settings import Settings, SettingsError, read_settings
+from elasticjob.warm.container_memory import private_bytes, read_memory
+from elasticjob.warm.count import MIB, SIZE, Memory, count, used_by_training
+from elasticjob.warm.eligibility import (
+    PER_ROUND,
+    Start,
+    can_be_left_out,
+    fixed,
+    imports,
+    mismatch,
+    refusal,
+)
 
 PYTHON = "/opt/bin/python3"
 GIB = 1024 * MIB

@@ -23,11 +23,11 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 from torch.distributed.elastic.rendezvous.api import RendezvousGracefulExitError
 
-from elasticjob import worker_failures
-from elasticjob.contract.records import MAX_MESSAGE, FailureReport
-from elasticjob.torch_agent import AgentCall, FailedWorker, calling_agent, final_failures
-from elasticjob.worker_exits import WorkerExit, WorkerExitWatcher
-from elasticjob.worker_failures import RoundWorkers, describe, first_noticed, oom_kills
+from elasticjob.contract.reports import MAX_MESSAGE, FailureReport
+from elasticjob.workers import failures
+from elasticjob.workers.exits import WorkerExit, WorkerExitWatcher
+from elasticjob.workers.failures import RoundWorkers, describe, first_noticed, oom_kills
+from elasticjob.workers.torch_agent import AgentCall, FailedWorker, calling_agent, final_failures
 
 DEADLINE = 60.0
 pytestmark = pytest.mark.timeout(DEADLINE)  # an agent that does not come back hangs in the main thread
@@ -396,7 +396,7 @@ def test_a_witness_that_breaks_down_leaves_the_failure_unknown(monkeypatch: pyte
     def broken(failures: Sequence[FailedWorker]) -> FailedWorker | None:
         raise TypeError(f"another torch: {failures}")
 
-    monkeypatch.setattr(worker_failures, "first_noticed", broken)
+    monkeypatch.setattr(failures, "first_noticed", broken)
     workers = RoundWorkers(None)
     workers.round_ended()
     assert workers.failure(4, 2, ()) == FailureReport(4, 2, "exit code unknown", after_round_end=True)
@@ -406,7 +406,7 @@ def test_a_signal_is_never_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
     def terminated(failures: Sequence[FailedWorker]) -> FailedWorker | None:
         raise SignalException(f"{failures}", signal.SIGTERM)
 
-    monkeypatch.setattr(worker_failures, "first_noticed", terminated)
+    monkeypatch.setattr(failures, "first_noticed", terminated)
     with pytest.raises(SignalException):
         RoundWorkers(None).failure(4, 2, ())
 

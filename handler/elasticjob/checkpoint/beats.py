@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from elasticjob.checkpoint.claims import BEAT_SECONDS, WATCH_SECONDS
 from elasticjob.checkpoint.directory import Directory
-from elasticjob.script_log import ScriptLog
+from elasticjob.worker.script_log import ScriptLog
 
 log = ScriptLog("elasticjob.checkpoint")
 

@@ -17,7 +17,6 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 
-from elasticjob import fenced, stopping
 from elasticjob.checkpoint import decide, directory, liveness
 from elasticjob.checkpoint.beats import Beats
 from elasticjob.checkpoint.decide import (
@@ -36,7 +35,8 @@ from elasticjob.checkpoint.shards import Reader, Writer, checksum
 from elasticjob.checkpoint.state import check, copied
 from elasticjob.checkpoint.storage import open_storage
 from elasticjob.checkpoint.trust import Planner
-from elasticjob.script_log import ScriptLog
+from elasticjob.worker import fenced, stopping
+from elasticjob.worker.script_log import ScriptLog
 
 log = ScriptLog("elasticjob.checkpoint")
 

@@ -16,7 +16,7 @@ from functools import partial
 from elasticjob.checkpoint import decide, liveness
 from elasticjob.checkpoint.decide import CheckpointError, Claim, Holder, Name, StaleRoundError, Token
 from elasticjob.checkpoint.storage import Storage
-from elasticjob.script_log import ScriptLog
+from elasticjob.worker.script_log import ScriptLog
 
 log = ScriptLog("elasticjob.checkpoint")
 

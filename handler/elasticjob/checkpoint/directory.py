@@ -25,7 +25,7 @@ from elasticjob.checkpoint.decide import (
     NotSharedError,
 )
 from elasticjob.checkpoint.storage import Storage
-from elasticjob.script_log import ScriptLog
+from elasticjob.worker.script_log import ScriptLog
 
 log = ScriptLog("elasticjob.checkpoint")
 

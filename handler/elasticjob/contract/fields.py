@@ -1,4 +1,12 @@
-"""Records as JSON: written compactly, and read with the type and the range of each field checked."""
+"""Records as JSON: written compactly, and read with the type and the range of each field checked.
+
+Everything in a Lease is untrusted input: each ``parse`` of a record checks size, types and ranges, and
+raises :class:`RecordError` with a sentence, never anything else. Unknown fields are ignored and an
+unknown phase is kept as it is, so that old handlers meet new operators.
+
+Records are written as compact JSON with keys in a fixed order, so that equal records are equal texts
+and a repeated write is no change.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +15,11 @@ import json
 from elasticjob.contract.ranks import Ranks, parse_ranks
 from elasticjob.contract.text import is_token
 
+RECORD_VERSION = 1
+MAX_PARTICIPANT_BYTES = 4_096
+MAX_LOCAL_WORLD_SIZE = 99_999
+MAX_INT32 = 2**31 - 1
+"""The largest rank, exit code or number of seconds: what the resource's schema holds."""
 MAX_ID = 64
 MAX_NUMBER = 2**53 - 1
 """The largest whole number that every reader of JSON keeps as it is."""

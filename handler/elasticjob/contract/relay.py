@@ -1,7 +1,7 @@
 """What members that cannot write their own Leases say by another way: they tell the others by the round's
 store, and one that can write passes it on in its own Lease.
 
-Untrusted input like all records (``elasticjob.contract.records``).
+Untrusted input like all records (``elasticjob.contract.fields``).
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from elasticjob.contract.fields import MAX_ID, Fields, RecordError
+from elasticjob.contract.fields import MAX_ID, RECORD_VERSION, Fields, RecordError
 from elasticjob.contract.fields import dump as dump_fields
 from elasticjob.contract.ranks import MAX_MEMBERS
-from elasticjob.contract.records import MAX_REPORT_BYTES, RECORD_VERSION, FailureReport
+from elasticjob.contract.reports import MAX_REPORT_BYTES, FailureReport
 from elasticjob.contract.text import one_line
 
 RELAYING_RANKS = 4

@@ -1,6 +1,6 @@
 """The participant's side of the protocol, without I/O: records in, decisions out.
 
-The shell (``elasticjob.handler``) feeds every round record that it sees to :meth:`Participant.observe`
+The shell (``elasticjob.agent.handler``) feeds every round record that it sees to :meth:`Participant.observe`
 and asks what to do. Nothing here blocks, writes, or reads a clock.
 """
 
@@ -9,14 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from elasticjob.contract.limits import Limits
-from elasticjob.contract.records import (
-    RUNNING,
-    AnnouncedState,
-    Outcome,
-    ParticipantRecord,
-    Phase,
-    RoundRecord,
-)
+from elasticjob.contract.participant_record import AnnouncedState, ParticipantRecord
+from elasticjob.contract.round_record import RUNNING, Outcome, Phase, RoundRecord
 
 HANG = "Hang"
 """The cause of a round that did not get on any more, as the record names it."""

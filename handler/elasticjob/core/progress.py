@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from elasticjob.contract.limits import Limits
-from elasticjob.contract.records import ProgressReport
+from elasticjob.contract.reports import ProgressReport
 from elasticjob.core.heartbeats import OWN_STALL_SECONDS
 
 

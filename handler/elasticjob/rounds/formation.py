@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from elasticjob.contract.records import Phase
+from elasticjob.contract.round_record import Phase
 from elasticjob.rounds.candidates import Candidate, Defer, Expected, FormRound, decide
 from elasticjob.rounds.causes import PLANNED, Cause
 from elasticjob.rounds.state import Finding, Look, Member, MemberState, RoundState

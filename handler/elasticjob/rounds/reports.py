@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from elasticjob.contract.records import LEADER_RENEW_SECONDS, RoundReport
+from elasticjob.contract.participant_record import LEADER_RENEW_SECONDS
+from elasticjob.contract.reports import RoundReport
 from elasticjob.rounds.candidates import listed
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.state import GONE, Finding, Look, Member, MemberState, UnreachableReport

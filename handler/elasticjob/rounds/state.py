@@ -8,7 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from elasticjob.contract.limits import Limits
-from elasticjob.contract.records import Phase, RoundReport
+from elasticjob.contract.reports import RoundReport
+from elasticjob.contract.round_record import Phase
 from elasticjob.contract.text import Word, node_words
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.waits import RoundWait, Waits

@@ -21,10 +21,10 @@ from typing import Any
 
 import torch.distributed as dist
 
-from elasticjob.progress import report_progress
-from elasticjob.script_log import ScriptLog
-from elasticjob.stopping import should_stop, stop_here
 from elasticjob.trainers.agreement import agreed
+from elasticjob.worker.progress import report_progress
+from elasticjob.worker.script_log import ScriptLog
+from elasticjob.worker.stopping import should_stop, stop_here
 
 try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments

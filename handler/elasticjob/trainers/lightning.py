@@ -18,10 +18,10 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from elasticjob.progress import report_progress
-from elasticjob.script_log import ScriptLog
-from elasticjob.stopping import should_stop, stop_here
 from elasticjob.trainers.agreement import agreed
+from elasticjob.worker.progress import report_progress
+from elasticjob.worker.script_log import ScriptLog
+from elasticjob.worker.stopping import should_stop, stop_here
 
 log = ScriptLog("elasticjob.trainers")
 

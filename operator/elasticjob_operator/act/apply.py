@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from elasticjob.contract.names import pod_name
-from elasticjob.contract.records import RoundRecord
+from elasticjob.contract.round_record import RoundRecord
 from elasticjob_operator.act import claims, network, template
 from elasticjob_operator.act.access import Access, Rule, access_of, grant
 from elasticjob_operator.act.batch import Batch, Spawn, record_write_failure

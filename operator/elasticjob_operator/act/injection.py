@@ -32,7 +32,7 @@ ORIGINAL_PYTHONPATH = "ELASTICJOB_ORIGINAL_PYTHONPATH"
 USER = 65532
 _SIZE_LIMIT = "32Mi"
 _SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-EARLY_DIR = f"{HANDLER_DIR}/elasticjob/early_site"
+EARLY_DIR = f"{HANDLER_DIR}/elasticjob/warm/early_site"
 """First in PYTHONPATH where workers are to start warm: torchrun makes their interpreters at its start."""
 _PREPEND = 'export PYTHONPATH="%s${PYTHONPATH:+:$PYTHONPATH}"; exec "$0" "$@"'
 """For ``sh -c``: the words after it are the user's own, and become the process."""

@@ -1,10 +1,10 @@
 """The preStop hook that keeps a training container alive while its round drains. Pure.
 
 The handler says in files whether its workers take part in drains, whether they do so now, and whether the
-round goes on until the next pod has joined (``elasticjob.pod_hook``). Without a file the hook ends at once,
-so that pods of other scripts end as fast as ever; with the first alone it ends after ``ASK_SECONDS``. It
-needs ``sh`` and ``sleep``, or the Python that the container's command names; where the image has neither, the
-kubelet reports FailedPreStopHook and ends the container at once.
+round goes on until the next pod has joined (``elasticjob.drain.pre_stop``). Without a file the hook ends at
+once, so that pods of other scripts end as fast as ever; with the first alone it ends after ``ASK_SECONDS``.
+It needs ``sh`` and ``sleep``, or the Python that the container's command names; where the image has neither,
+the kubelet reports FailedPreStopHook and ends the container at once.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from elasticjob.contract.names import (
     members_lease,
     round_lease,
 )
-from elasticjob.contract.records import MemberList, RoundRecord
+from elasticjob.contract.round_record import MemberList, RoundRecord
 from elasticjob_operator.act.access import Rule
 from elasticjob_operator.act.memory import Memory, Stale
 from elasticjob_operator.act.owned import NotOurs

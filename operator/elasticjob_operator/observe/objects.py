@@ -15,7 +15,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, NamedTuple, TypeVar
 
-from elasticjob.contract.fields import MAX_ID
+from elasticjob.contract.fields import MAX_ID, RecordError
 from elasticjob.contract.names import (
     ATTEMPT_LABEL,
     AVOID_NODES_ANNOTATION,
@@ -43,21 +43,18 @@ from elasticjob.contract.names import (
     round_lease,
     slot_and_attempt,
 )
-from elasticjob.contract.records import (
+from elasticjob.contract.participant_record import ParticipantRecord
+from elasticjob.contract.relay import RelayReport
+from elasticjob.contract.reports import (
     MAX_MESSAGE,
     MAX_REASON,
-    MAX_ROUND_BYTES,
     DrainReport,
     FailureReport,
-    MemberList,
-    ParticipantRecord,
     ProgressReport,
-    RecordError,
-    RoundRecord,
     RoundReport,
     StartsReport,
 )
-from elasticjob.contract.relay import RelayReport
+from elasticjob.contract.round_record import MAX_ROUND_BYTES, MemberList, RoundRecord
 from elasticjob.contract.text import is_token, last_words, one_line
 from elasticjob_operator.plan.containers import training_container
 from elasticjob_operator.plan.model import OOM_KILLED, Exit, Participant, Pod

@@ -8,7 +8,7 @@ back. No finalizer is touched, and the job is neither Complete nor Failed.
 
 from __future__ import annotations
 
-from elasticjob.contract.records import Phase
+from elasticjob.contract.round_record import Phase
 from elasticjob.contract.text import counted
 from elasticjob_operator.plan.model import DeletePod
 from elasticjob_operator.plan.pass_state import Pass

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from elasticjob.contract.records import Phase
+from elasticjob.contract.round_record import Phase
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan import draining, scaling, termination

@@ -13,7 +13,8 @@ import enum
 from dataclasses import replace
 from datetime import timedelta
 
-from elasticjob.contract.records import DrainReport, Phase
+from elasticjob.contract.reports import DrainReport
+from elasticjob.contract.round_record import Phase
 from elasticjob.rounds.candidates import listed
 from elasticjob_operator.plan.evidence import CAUSES, Evidence
 from elasticjob_operator.plan.pass_state import Pass

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from elasticjob.contract.names import slot_and_attempt
-from elasticjob.contract.records import AnnouncedState
+from elasticjob.contract.participant_record import AnnouncedState
 from elasticjob.contract.text import node_words, one_line
 from elasticjob.rounds.candidates import listed
 from elasticjob_operator.plan.model import Pod

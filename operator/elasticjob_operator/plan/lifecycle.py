@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from elasticjob.contract.records import AnnouncedState, Outcome, Phase
+from elasticjob.contract.participant_record import AnnouncedState
+from elasticjob.contract.round_record import Outcome, Phase
 from elasticjob.contract.text import counted
 from elasticjob.rounds.candidates import listed
 from elasticjob.rounds.causes import PLANNED

@@ -16,13 +16,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from elasticjob.contract.records import (
+from elasticjob.contract.participant_record import (
     LEADER_RENEW_SECONDS,
-    MAX_MESSAGE,
     MEMBER_RENEW_SECONDS,
     AnnouncedState,
-    FailureReport,
 )
+from elasticjob.contract.reports import MAX_MESSAGE, FailureReport
 from elasticjob.contract.text import NO_ERROR_TEXT, node_words, one_line
 from elasticjob.rounds.causes import PLANNED, Cause
 from elasticjob.rounds.judgement import judge

@@ -15,17 +15,16 @@ from functools import cached_property
 from typing import Any
 
 from elasticjob.contract.limits import Limits
-from elasticjob.contract.records import (
+from elasticjob.contract.participant_record import ParticipantRecord
+from elasticjob.contract.relay import RelayReport
+from elasticjob.contract.reports import (
     DrainReport,
     FailureReport,
-    MemberList,
-    ParticipantRecord,
     ProgressReport,
-    RoundRecord,
     RoundReport,
     StartsReport,
 )
-from elasticjob.contract.relay import RelayReport
+from elasticjob.contract.round_record import MemberList, RoundRecord
 from elasticjob.rounds.waits import Wait, WaitKey
 from elasticjob_operator.plan.status import JobStatus
 

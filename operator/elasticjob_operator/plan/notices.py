@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from elasticjob.contract.records import Phase
+from elasticjob.contract.round_record import Phase
 from elasticjob.contract.text import node_words
 from elasticjob.rounds.candidates import listed
 from elasticjob.rounds.causes import Cause

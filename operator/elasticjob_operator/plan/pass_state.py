@@ -8,8 +8,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from elasticjob.contract.records import AnnouncedState, ParticipantRecord, Phase, RoundReport
+from elasticjob.contract.participant_record import AnnouncedState, ParticipantRecord
 from elasticjob.contract.relay import CutOff
+from elasticjob.contract.reports import RoundReport
+from elasticjob.contract.round_record import Phase
 from elasticjob.rounds.candidates import Defer
 from elasticjob.rounds.state import MemberState
 from elasticjob.rounds.waits import Waits

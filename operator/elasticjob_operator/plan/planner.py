@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from elasticjob.contract.names import JOB_LABEL, STANDBY_LABEL
-from elasticjob.contract.records import Phase
+from elasticjob.contract.round_record import Phase
 from elasticjob.rounds.state import MemberState
 from elasticjob.rounds.waits import WaitKey, Waits
 from elasticjob_operator.plan import (

@@ -13,7 +13,7 @@ import itertools
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from elasticjob.contract.records import ProgressReport
+from elasticjob.contract.reports import ProgressReport
 from elasticjob.contract.text import counted
 from elasticjob.rounds.causes import Cause
 from elasticjob_operator.plan.evidence import APPLICATION, INFRASTRUCTURE, PREEMPTION, SCALING, Evidence

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from elasticjob.contract.names import members_object, pod_name, round_object
-from elasticjob.contract.records import INLINE_MEMBERS as INLINE_MEMBERS
-from elasticjob.contract.records import AnnouncedState, MemberList, Phase, RoundRecord, endpoint_at
+from elasticjob.contract.participant_record import AnnouncedState, endpoint_at
+from elasticjob.contract.round_record import INLINE_MEMBERS as INLINE_MEMBERS
+from elasticjob.contract.round_record import MemberList, Phase, RoundRecord
 from elasticjob.contract.text import counted, node_words
 from elasticjob.rounds.candidates import Candidate, Defer, Expected, FormRound, listed, reasons
 from elasticjob.rounds.causes import ESTABLISHING, PLANNED, Cause

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from elasticjob.contract.records import AnnouncedState
+from elasticjob.contract.participant_record import AnnouncedState
 from elasticjob.contract.text import counted, node_words
 from elasticjob.rounds.candidates import Defer, Expected, decide, joined_of, listed, reasons
 from elasticjob.rounds.causes import Cause

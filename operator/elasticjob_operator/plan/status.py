@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from elasticjob.contract.records import Phase
+from elasticjob.contract.round_record import Phase
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.state import Member, MemberState, UnreachableReport
 from elasticjob_operator.plan.evidence import CAUSES

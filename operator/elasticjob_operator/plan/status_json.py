@@ -19,7 +19,7 @@ from typing import Any
 import cattrs
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
-from elasticjob.contract.records import Phase
+from elasticjob.contract.round_record import Phase
 from elasticjob_operator.plan.status import Account, Condition, JobStatus, Progress, RoundStatus
 
 VERSION = 2

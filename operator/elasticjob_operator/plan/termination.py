@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from elasticjob.contract.records import AnnouncedState
+from elasticjob.contract.participant_record import AnnouncedState
 from elasticjob.contract.text import node_words
 from elasticjob.rounds.causes import ESTABLISHING, Cause
 from elasticjob_operator.plan.containers import HANDLER_CONTAINER, memory_limit

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from elasticjob.contract.records import LEADER_RENEW_SECONDS, FailureReport
+from elasticjob.contract.participant_record import LEADER_RENEW_SECONDS
 from elasticjob.contract.relay import RELAYING_RANKS, CutOff
+from elasticjob.contract.reports import FailureReport
 from elasticjob.rounds.candidates import Expected, listed
 from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan.pass_state import Pass

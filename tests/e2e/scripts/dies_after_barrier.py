@@ -12,7 +12,7 @@ import sys
 
 from torch.distributed.elastic.rendezvous import RendezvousInfo
 
-from elasticjob.handler import K8sRendezvousHandler
+from elasticjob.agent.handler import K8sRendezvousHandler
 from elasticjob.run import main
 
 original = K8sRendezvousHandler.next_rendezvous

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from elasticjob.contract.names import JOB_LABEL, PARTICIPANT_ANNOTATION, ROUND_ANNOTATION
-from elasticjob.contract.records import ParticipantRecord, RoundRecord
+from elasticjob.contract.participant_record import ParticipantRecord
+from elasticjob.contract.round_record import RoundRecord
 from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.act.write_backoff import MAX_BACKOFF_SECONDS
 from elasticjob_operator.controller.controller import Controller

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from elasticjob.contract.names import pod_name
-from elasticjob.contract.records import RoundRecord
+from elasticjob.contract.round_record import RoundRecord
 from elasticjob.rounds.waits import RoundWait, WaitKey
 from elasticjob_operator.plan.model import CreatePod, DeletePod, Event, Job, Now, Observed, Plan
 from elasticjob_operator.plan.status import JobStatus, ParticipantStatus, RoundStatus

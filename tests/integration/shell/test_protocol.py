@@ -12,7 +12,7 @@ import time
 import pytest
 
 from elasticjob.contract.names import ROUND_ANNOTATION
-from elasticjob.contract.records import RoundRecord
+from elasticjob.contract.round_record import RoundRecord
 from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.observe.client import MERGE_PATCH
 from elasticjob_operator.observe.errors import NotFound

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from elasticjob.contract.names import JOB_LABEL, PARTICIPANT_ANNOTATION, REPORT_ANNOTATION
-from elasticjob.contract.records import ParticipantRecord, RoundReport
+from elasticjob.contract.participant_record import ParticipantRecord
+from elasticjob.contract.reports import RoundReport
 from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.observe.client import MERGE_PATCH, Json
 from elasticjob_operator.observe.errors import ApiError

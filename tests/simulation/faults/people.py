@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from elasticjob.contract.records import RoundRecord
+from elasticjob.contract.round_record import RoundRecord
 from elasticjob_operator.plan.evidence import INFRASTRUCTURE, PREEMPTION
 from tests.simulation.api import JOB_KEY, LIST_KEY, ROUND_KEY
 from tests.simulation.cluster import Node

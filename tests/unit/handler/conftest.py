@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from elasticjob.handler import K8sRendezvousHandler
-from elasticjob.resolver import shorten_lookups
-from elasticjob.settings import Settings
+from elasticjob.agent.handler import K8sRendezvousHandler
+from elasticjob.agent.resolver import shorten_lookups
+from elasticjob.agent.settings import Settings
 from tests.unit.handler.joining import Start
 from tests.unit.memory_api import Leases, MemoryApi
 

@@ -11,9 +11,9 @@ from typing import Any
 from torch.distributed.elastic.agent.server.api import ElasticAgent
 from torch.distributed.elastic.rendezvous import RendezvousInfo
 
+from elasticjob.agent.handler import K8sRendezvousHandler
 from elasticjob.contract import names
-from elasticjob.contract.records import MemberList, RoundRecord
-from elasticjob.handler import K8sRendezvousHandler
+from elasticjob.contract.round_record import MemberList, RoundRecord
 from tests.unit.memory_api import Leases
 
 Start = Callable[..., K8sRendezvousHandler]

@@ -14,8 +14,8 @@ from torch.distributed.elastic.agent.server import WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 
-from elasticjob.contract.records import RoundRecord
-from elasticjob.handler import K8sRendezvousHandler
+from elasticjob.agent.handler import K8sRendezvousHandler
+from elasticjob.contract.round_record import RoundRecord
 from tests.unit.handler.joining import form
 from tests.unit.memory_api import Leases, broken
 

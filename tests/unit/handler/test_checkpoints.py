@@ -12,11 +12,11 @@ from typing import IO
 
 import pytest
 
-from elasticjob import stopping
 from elasticjob.checkpoint import Checkpoints, NotSharedError, StaleRoundError, decide, liveness
 from elasticjob.checkpoint.decide import Marker, Name
 from elasticjob.checkpoint.directory import Directory
 from elasticjob.checkpoint.storage import Folder
+from elasticjob.worker import stopping
 
 Begin = Callable[[int], Checkpoints]
 

@@ -9,8 +9,8 @@ from elasticjob.api.errors import Forbidden, Unauthorized, Unavailable
 from elasticjob.contract.names import RELAY_ANNOTATION
 from elasticjob.contract.relay import CutOff, RelayReport
 from elasticjob.core.write_trouble import WriteTrouble
-from elasticjob.relay import COUNT_KEY, WORD_KEY
-from elasticjob.stores import connect
+from elasticjob.store.connect import connect
+from elasticjob.watch.relay import COUNT_KEY, WORD_KEY
 from tests.unit.handler.joining import Joining, Start, form, two
 from tests.unit.memory_api import Leases
 

@@ -15,10 +15,10 @@ import pytest
 
 import elasticjob
 from devcluster.wait import wait_for
-from elasticjob import early_start
-from elasticjob.core.warm import Start
-from elasticjob.core.warm_count import MIB, Memory
-from elasticjob.warm_interpreter import WarmInterpreter
+from elasticjob.warm import early_start
+from elasticjob.warm.count import MIB, Memory
+from elasticjob.warm.eligibility import Start
+from elasticjob.warm.interpreter import WarmInterpreter
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="warm workers are for Linux")
 

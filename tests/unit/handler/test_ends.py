@@ -15,8 +15,8 @@ from torch.distributed.elastic.utils import store as store_util
 
 from devcluster.wait import wait_for
 from elasticjob.contract import names
-from elasticjob.contract.records import RoundRecord
-from elasticjob.stores import StoreGone
+from elasticjob.contract.round_record import RoundRecord
+from elasticjob.store.errors import StoreGone
 from tests.unit.handler.joining import Joining, ListedAgent, Start, form, two
 from tests.unit.memory_api import Leases, broken
 
@@ -139,8 +139,8 @@ def test_sigterm_in_the_first_rendezvous_ends_the_process() -> None:
     script = textwrap.dedent(
         """
         import sys
-        from elasticjob.handler import K8sRendezvousHandler
-        from elasticjob.settings import Settings
+        from elasticjob.agent.handler import K8sRendezvousHandler
+        from elasticjob.agent.settings import Settings
         from tests.unit.memory_api import Leases, MemoryApi
         leases = Leases()
         settings = Settings("ns", "job", pod="a", pod_uid="u")

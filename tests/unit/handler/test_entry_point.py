@@ -8,8 +8,8 @@ import sys
 import pytest
 import torch
 
-from elasticjob.settings import SettingsError, read_settings
-from elasticjob.torch_version import release
+from elasticjob.agent.settings import SettingsError, read_settings
+from elasticjob.agent.torch_version import release
 
 
 def test_importing_the_entry_point_imports_nothing() -> None:

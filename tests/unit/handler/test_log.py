@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-OURS, THEIRS, HIDDEN = " elasticjob I hello\n", "INFO:elasticjob.create:hello\n", ""
+OURS, THEIRS, HIDDEN = " elasticjob I hello\n", "INFO:elasticjob.agent.create:hello\n", ""
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,10 @@ from torch.distributed.elastic.rendezvous import RendezvousConnectionError
 from devcluster.wait import wait_for
 from elasticjob.api.errors import Unavailable
 from elasticjob.contract.limits import Limits
-from elasticjob.contract.records import RoundRecord
+from elasticjob.contract.round_record import RoundRecord
 from elasticjob.core.heartbeats import ProbeResult
-from elasticjob.post_round_probe import PostRoundProbe
-from elasticjob.stores import serve
+from elasticjob.store.server import serve
+from elasticjob.watch.post_round_probe import PostRoundProbe
 from tests.unit.handler.joining import Joining, Start, form, two
 from tests.unit.memory_api import Leases, broken
 
@@ -112,7 +112,7 @@ def test_a_process_that_is_short_of_descriptors_tries_again_and_accuses_no_leade
         tried.append(seconds)
         return {}
 
-    monkeypatch.setattr("elasticjob.stores.probe", one_probe)
+    monkeypatch.setattr("elasticjob.store.probe.probe", one_probe)
     joining = Joining(start("a"))
     record = leases.announced("a")
     leader, limits = f"127.0.0.1:{server.port}", Limits(establish_timeout=1)
@@ -147,7 +147,7 @@ def client_fails(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
             raise error
         return TCPStore(host, port, is_master=True, **options)
 
-    monkeypatch.setattr("elasticjob.stores.TCPStore", store)
+    monkeypatch.setattr("elasticjob.store.connect.TCPStore", store)
 
 
 def test_failures_of_workers_that_were_started_locally_are_not_reported(leases: Leases, start: Start) -> None:
@@ -184,7 +184,10 @@ def test_ports_that_can_not_be_tried_accuse_nobody() -> None:
     script = textwrap.dedent(
         """
         import os, resource
-        from elasticjob.stores import CannotConnect, connect, probe, serve
+        from elasticjob.store.connect import connect
+        from elasticjob.store.errors import CannotConnect
+        from elasticjob.store.probe import probe
+        from elasticjob.store.server import serve
         server = serve()
         endpoint = f"127.0.0.1:{server.port}"
         resource.setrlimit(resource.RLIMIT_NOFILE, (256, 4096))
@@ -219,7 +222,7 @@ def test_the_threads_that_watch_the_others_bear_any_error(monkeypatch: pytest.Mo
             raise OSError(24, "Too many open files")
         return dict.fromkeys(endpoints, ProbeResult.REFUSED)
 
-    monkeypatch.setattr("elasticjob.post_round_probe.probe", one_probe)
+    monkeypatch.setattr("elasticjob.watch.post_round_probe.probe", one_probe)
     post_round_probe = PostRoundProbe({1: "127.0.0.1:1"}, Limits(heartbeat_timeout=0.1), lambda _: lost.set())
     post_round_probe.start()
     assert lost.wait(30)

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from devcluster.wait import wait_for
+from elasticjob.agent.handler import K8sRendezvousHandler
 from elasticjob.contract import names
-from elasticjob.contract.records import RoundRecord
-from elasticjob.handler import K8sRendezvousHandler
-from elasticjob.pod_hook import PodHook
+from elasticjob.contract.round_record import RoundRecord
+from elasticjob.drain.pre_stop import PodHook
 from tests.unit.handler.joining import Joining, Start, form
 from tests.unit.memory_api import Leases, broken
 

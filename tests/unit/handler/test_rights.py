@@ -8,8 +8,8 @@ import pytest
 from torch.distributed.elastic.rendezvous import RendezvousStateError
 
 from devcluster.wait import wait_for
+from elasticjob.agent.handler import K8sRendezvousHandler
 from elasticjob.api.errors import Forbidden, Unauthorized
-from elasticjob.handler import K8sRendezvousHandler
 from tests.unit.handler.joining import Joining, Start, form, two
 from tests.unit.memory_api import Leases, broken
 
@@ -17,7 +17,7 @@ from tests.unit.memory_api import Leases, broken
 def test_missing_rights_end_with_advice(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elasticjob.handler.GRANT_SECONDS", 0.5)
+    monkeypatch.setattr("elasticjob.agent.handler.GRANT_SECONDS", 0.5)
     leases.error = Forbidden("leases is forbidden", 403)
     ends_with(start("a"), "job-round", "Lease a", "RoleBinding", "kubectl -n ns get ej job")
 
@@ -26,8 +26,8 @@ def test_a_token_that_nobody_accepts_ends_with_advice(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not by the limit for missing rights: kubelet may be about to replace it."""
-    monkeypatch.setattr("elasticjob.handler.RBAC_SECONDS", 0.0)
-    monkeypatch.setattr("elasticjob.handler.TOKEN_SECONDS", 0.5)
+    monkeypatch.setattr("elasticjob.agent.handler.RBAC_SECONDS", 0.0)
+    monkeypatch.setattr("elasticjob.agent.handler.TOKEN_SECONDS", 0.5)
     leases.error = Unauthorized("Unauthorized", 401)
     ends_with(
         start("a"),
@@ -41,7 +41,7 @@ def test_a_token_that_the_kubelet_will_not_replace_soon_is_not_waited_for(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its service account was deleted and made again. What it cannot report stands in its last words."""
-    monkeypatch.setattr("elasticjob.handler.REFUSED_SECONDS", 0.5)
+    monkeypatch.setattr("elasticjob.agent.handler.REFUSED_SECONDS", 0.5)
     handlers, _, _ = two(leases, start)
     leases.error = Unauthorized("Unauthorized", 401)
     leases.error.lasting = True
@@ -60,7 +60,7 @@ def test_a_token_that_nobody_accepts_ends_no_round(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """I5. Nothing is renewed meanwhile, which the log says; with a new token all is well again."""
-    monkeypatch.setattr("elasticjob.lease_writer.WARN_SECONDS", 0.0)
+    monkeypatch.setattr("elasticjob.leases.writer.WARN_SECONDS", 0.0)
     handlers, _, record = two(leases, start)
     leases.wait_for(lambda: leases.report("a") is not None, "the leader's report")
     leases.error = Unauthorized("Unauthorized", 401)
@@ -81,7 +81,7 @@ def test_a_token_that_nobody_accepts_ends_no_round(
 
 
 def test_a_missing_job_is_an_error(leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elasticjob.handler.NO_JOB_SECONDS", 0.1)
+    monkeypatch.setattr("elasticjob.agent.handler.NO_JOB_SECONDS", 0.1)
     leases.jobs["job"] = False
     with pytest.raises(RendezvousStateError, match="there is no ElasticJob job in namespace ns"):
         Joining(start("a")).result()
@@ -91,8 +91,8 @@ def test_a_pod_that_was_never_granted_its_rights_waits_for_the_operator(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A pod of others that starts while the operator is away: each would end with exit code 1."""
-    monkeypatch.setattr("elasticjob.handler.RBAC_SECONDS", 0.2)
-    monkeypatch.setattr("elasticjob.handler.FIRST_LOG_SECONDS", 0.1)
+    monkeypatch.setattr("elasticjob.agent.handler.RBAC_SECONDS", 0.2)
+    monkeypatch.setattr("elasticjob.agent.handler.FIRST_LOG_SECONDS", 0.1)
     caplog.set_level(logging.INFO)
     leases.error = Forbidden('User "x" cannot patch resource "leases"', 403)
     joining = Joining(start("a"))
@@ -107,7 +107,7 @@ def test_a_pod_that_was_never_granted_its_rights_waits_for_the_operator(
 def test_what_no_operator_would_grant_is_an_error_soon(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
-    monkeypatch.setattr("elasticjob.handler.RBAC_SECONDS", 0.5)
+    monkeypatch.setattr("elasticjob.agent.handler.RBAC_SECONDS", 0.5)
     policy = "ValidatingAdmissionPolicy 'own' with binding 'own' denied request: not this pod's Lease"
     leases.error = Forbidden(policy if why == "an admission policy" else "cannot get", 403)
     ends_with(start("a", other_namespace=why == "another namespace"), "denied access for")
@@ -117,7 +117,7 @@ def test_rights_that_were_taken_away_are_an_error_soon(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ElasticJob was deleted under its pods, and its Role with it."""
-    monkeypatch.setattr("elasticjob.handler.RBAC_SECONDS", 0.5)
+    monkeypatch.setattr("elasticjob.agent.handler.RBAC_SECONDS", 0.5)
     handlers, _, _ = two(leases, start)
     with leases.changed:
         leases.error = Forbidden("cannot get", 403)
@@ -133,7 +133,7 @@ def test_a_pod_of_the_operator_s_waits_for_rights_that_were_taken_away(
 ) -> None:
     """The Role was deleted, or a policy rolled out: each member would end with exit code 1, charged
     to its script."""
-    monkeypatch.setattr("elasticjob.handler.RBAC_SECONDS", 0.2)
+    monkeypatch.setattr("elasticjob.agent.handler.RBAC_SECONDS", 0.2)
     handlers = [start(pod, job_uid="uid") for pod in ("a", "b")]
     joining = [Joining(handler) for handler in handlers]
     record = form(leases, 1, "a", "b")

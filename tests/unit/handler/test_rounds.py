@@ -18,13 +18,14 @@ from torch.distributed import TCPStore
 from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
 
 from devcluster.wait import wait_for
-from elasticjob import fenced
 from elasticjob.contract import names
-from elasticjob.contract.records import RoundRecord, StartsReport
+from elasticjob.contract.reports import StartsReport
+from elasticjob.contract.round_record import RoundRecord
 from elasticjob.core.heartbeats import ProbeResult
-from elasticjob.core.warm import Starts
-from elasticjob.stores import probe
-from elasticjob.torch_agent import AgentWorker
+from elasticjob.store.probe import probe
+from elasticjob.warm.eligibility import Starts
+from elasticjob.worker import fenced
+from elasticjob.workers.torch_agent import AgentWorker
 from tests.unit.handler.joining import Joining, Start, form, form_large, two
 from tests.unit.memory_api import Leases, broken
 
@@ -77,7 +78,7 @@ def test_how_workers_have_started_goes_with_the_next_announcement(
 ) -> None:
     told: list[Callable[[Starts], None]] = []
     monkeypatch.setattr(
-        "elasticjob.handler.WarmWorkers.begin", lambda _self, _step, tell, **_: told.append(tell)
+        "elasticjob.agent.handler.WarmWorkers.begin", lambda _self, _step, tell, **_: told.append(tell)
     )
     handler = start("a", warm=True)
     joining = Joining(handler)
@@ -142,7 +143,7 @@ def test_a_large_round_and_a_spare_that_is_let_in_later(leases: Leases, start: S
 def test_an_absent_operator_is_a_line_in_the_log(
     start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elasticjob.handler.FIRST_LOG_SECONDS", 0.1)
+    monkeypatch.setattr("elasticjob.agent.handler.FIRST_LOG_SECONDS", 0.1)
     caplog.set_level(logging.INFO)
     Joining(start("a"))
     wait_for(lambda: "the operator runs" in caplog.text, 60, "what to check, in the log", interval=0.01)
@@ -156,7 +157,7 @@ def test_a_join_timeout_ends_the_wait_and_says_what_to_check(start: Start) -> No
 def test_the_operators_sentence_is_in_the_log(
     leases: Leases, start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elasticjob.handler.FIRST_LOG_SECONDS", 0.1)
+    monkeypatch.setattr("elasticjob.agent.handler.FIRST_LOG_SECONDS", 0.1)
     caplog.set_level(logging.INFO)
     leases.publish(
         RoundRecord(
@@ -211,7 +212,7 @@ def test_a_newcomer_among_others_that_train_announces_itself_when_it_is_warm(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warming = [True]
-    monkeypatch.setattr("elasticjob.handler.WarmWorkers.warming", lambda _: warming[0])
+    monkeypatch.setattr("elasticjob.agent.handler.WarmWorkers.warming", lambda _: warming[0])
     handlers, _, first = two(leases, start)
     newcomer = Joining(start("c", warm=True))
     time.sleep(0.5)
@@ -233,7 +234,9 @@ def test_a_pod_that_joins_rounds_later_starts_no_spares_after_a_container_was_ou
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch, said: bool
 ) -> None:
     told: list[str] = []
-    monkeypatch.setattr("elasticjob.handler.WarmWorkers.out_of_memory", lambda _, whose: told.append(whose))
+    monkeypatch.setattr(
+        "elasticjob.agent.handler.WarmWorkers.out_of_memory", lambda _, whose: told.append(whose)
+    )
     leases.publish(RoundRecord("uid", 2, "Broken", "n2", cause="Grow", out_of_memory=said))
     joining = Joining(start("a", warm=True))
     form(leases, 3, "a", cause="Grow", out_of_memory=said)
@@ -273,9 +276,9 @@ def test_the_leader_s_lease_says_whether_all_members_can_start_warm(
 def test_the_leader_s_lease_says_when_the_checkpoints_of_all_workers_are_fenced(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elasticjob.handler.local_world_size", lambda _: 2)
+    monkeypatch.setattr("elasticjob.agent.handler.local_world_size", lambda _: 2)
     workers = AgentWorker(0, 0, 101, -1), AgentWorker(1, 1, 102, -1)
-    monkeypatch.setattr("elasticjob.handler.RoundWorkers.listed", lambda _: workers)
+    monkeypatch.setattr("elasticjob.agent.handler.RoundWorkers.listed", lambda _: workers)
     handlers = {pod: start(pod) for pod in "ab"}
 
     def opens(pod: str, local_rank: int) -> None:
@@ -307,7 +310,7 @@ def test_the_leader_s_lease_says_when_the_checkpoints_of_all_workers_are_fenced(
 def test_a_newcomer_for_which_others_wait_announces_itself_at_once(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elasticjob.handler.WarmWorkers.warming", lambda _: True)
+    monkeypatch.setattr("elasticjob.agent.handler.WarmWorkers.warming", lambda _: True)
     leases.publish(RoundRecord("uid", 0, "Broken"))
     joining = Joining(start("a", warm=True))
     leases.announced("a")

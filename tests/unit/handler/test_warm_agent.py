@@ -16,15 +16,17 @@ import pytest
 from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler as torchs
 
 from devcluster.wait import wait_for
-from elasticjob import stack_dump, warm_workers
-from elasticjob.core.warm import Starts
-from elasticjob.core.warm_count import MIB, Memory
-from elasticjob.stack_dump import StackDump
-from elasticjob.torch_agent import AgentWorkers
-from elasticjob.warm_interpreter import WarmInterpreter
-from elasticjob.warm_workers import WarmWorkers
-from elasticjob.worker_failures import RoundWorkers
-from elasticjob.worker_terminator import WorkerTerminator
+from elasticjob.warm import workers
+from elasticjob.warm import workers as warm_workers
+from elasticjob.warm.count import MIB, Memory
+from elasticjob.warm.eligibility import Starts
+from elasticjob.warm.interpreter import WarmInterpreter
+from elasticjob.warm.workers import WarmWorkers
+from elasticjob.workers import stack_dump
+from elasticjob.workers.failures import RoundWorkers
+from elasticjob.workers.stack_dump import StackDump
+from elasticjob.workers.terminator import WorkerTerminator
+from elasticjob.workers.torch_agent import AgentWorkers
 from tests.unit.test_participant import ROUND, joined
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="warm workers are for Linux")
@@ -171,7 +173,7 @@ def test_the_next_are_made_after_a_while_where_no_step_is_reported(
     scene.begin()
     scene.start(0, *args)
     due = scene.warm._due - time.monotonic()
-    assert 0.9 * warm_workers.AGAIN_SECONDS < due <= warm_workers.AGAIN_SECONDS == 30.0
+    assert 0.9 * workers.AGAIN_SECONDS < due <= workers.AGAIN_SECONDS == 30.0
     monkeypatch.setattr(warm_workers, "AGAIN_SECONDS", 0.3)
     scene.begin()
     scene.start(1, *args)

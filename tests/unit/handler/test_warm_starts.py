@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from devcluster.wait import wait_for
-from elasticjob.core.warm import IMPORTS, OPTIMIZER_IMPORT, Start
-from elasticjob.warm_boot import COLD, GONE, MODULE, READY, SCRIPT, UNUSABLE, WARM
-from elasticjob.warm_interpreter import WarmInterpreter, works
+from elasticjob.warm.boot import COLD, GONE, MODULE, READY, SCRIPT, UNUSABLE, WARM
+from elasticjob.warm.eligibility import IMPORTS, OPTIMIZER_IMPORT, Start
+from elasticjob.warm.interpreter import WarmInterpreter, works
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="warm workers are for Linux")
 
@@ -310,8 +310,8 @@ def test_it_ends_with_torchrun_and_never_with_0(bench: Bench, ready: bool) -> No
 
 OWNER = """
 import os, sys, time
-from elasticjob.core.warm import Start
-from elasticjob.warm_interpreter import WarmInterpreter
+from elasticjob.warm.eligibility import Start
+from elasticjob.warm.interpreter import WarmInterpreter
 start = Start((sys.executable, "-u", "script.py"), dict(os.environ), os.getcwd())
 made = [WarmInterpreter(start, ["fractions"]) for _ in range(2)]
 while any(one.importing() for one in made):

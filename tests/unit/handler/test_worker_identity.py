@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from devcluster.wait import wait_for
-from elasticjob import worker_exits
+from elasticjob.agent.handler import K8sRendezvousHandler
 from elasticjob.contract import names
 from elasticjob.contract.limits import Limits
-from elasticjob.contract.records import DrainReport, ProgressReport
-from elasticjob.handler import K8sRendezvousHandler
-from elasticjob.worker_exits import exit_status
+from elasticjob.contract.reports import DrainReport, ProgressReport
+from elasticjob.workers import exits
+from elasticjob.workers.exits import exit_status
 from tests.unit.handler.joining import Start
 from tests.unit.handler.real_agent import Rounds, run_agent
 from tests.unit.memory_api import Leases
@@ -230,13 +230,13 @@ def test_a_worker_that_has_ended_is_not_waited_for_where_torch_took_its_status_f
     """On a busy machine torch looks before the thread that watches for ends."""
     seen = threading.Event()
 
-    def late(kind: int, number: int) -> int | worker_exits.ExitStatus:
-        while (found := exit_status(kind, number)) is not worker_exits.ExitStatus.UNKNOWN:
+    def late(kind: int, number: int) -> int | exits.ExitStatus:
+        while (found := exit_status(kind, number)) is not exits.ExitStatus.UNKNOWN:
             time.sleep(0.01)
         seen.set()
         return found
 
-    monkeypatch.setattr(worker_exits, "exit_status", late)
+    monkeypatch.setattr(exits, "exit_status", late)
 
     def operator() -> None:
         record = rounds.next()
@@ -389,7 +389,7 @@ def test_no_helper_lets_its_exception_out_of_num_nodes_waiting(
     def short(*_: object) -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr("elasticjob.stack_dump.StackDump.freeze", short)
+    monkeypatch.setattr("elasticjob.workers.stack_dump.StackDump.freeze", short)
 
     def operator() -> None:
         rounds.next()

@@ -13,9 +13,9 @@ from torch.distributed.elastic.rendezvous import (
 )
 from torch.distributed.run import main
 
+from elasticjob.agent.handler import K8sRendezvousHandler
+from elasticjob.agent.settings import read_settings
 from elasticjob.contract import names
-from elasticjob.handler import K8sRendezvousHandler
-from elasticjob.settings import read_settings
 from tests.unit.handler.joining import form
 from tests.unit.memory_api import Leases, MemoryApi
 

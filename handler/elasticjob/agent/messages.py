@@ -1,0 +1,75 @@
+"""The sentences that a waiting agent writes to its log: what is missing, and what to do.
+
+Pure: they follow from the settings, the latest record and the latest error.
+"""
+
+from __future__ import annotations
+
+from elasticjob.agent.settings import Settings
+from elasticjob.contract import names
+from elasticjob.contract.reports import FailureReport
+from elasticjob.contract.round_record import RoundRecord
+
+
+def waiting(s: Settings, record: RoundRecord | None, error: str, seconds: float) -> str:
+    """What this participant is waiting for."""
+    if error:
+        return f"waiting for the API server: {error}"
+    if record is None:
+        return (
+            f"waiting for the operator, for {seconds:.0f} s so far: {names.round_object(s.job)} in namespace "
+            f"{s.namespace} has no round record. Check that the ElasticJob {s.job} exists "
+            "and that the operator runs (kubectl get pods -A -l app.kubernetes.io/name=elasticjob)"
+        )
+    why = record.waiting_message or "this pod has joined, but the operator has not selected it yet"
+    return f"waiting for round {record.number + 1}: {why}"
+
+
+def no_job(s: Settings) -> str:
+    """There is no such ElasticJob, or no such resource."""
+    return (
+        f"there is no ElasticJob {s.job} in namespace {s.namespace}, or the resource definition is not "
+        "installed. Apply it first, or correct --rdzv-endpoint. To list the jobs: "
+        f"kubectl -n {s.namespace} get ej"
+    )
+
+
+def not_granted(s: Settings, error: str, seconds: float) -> str:
+    """Rights are missing, and the operator may still grant them."""
+    return (
+        f"waiting for the operator to grant this pod its rights, for {seconds:.0f} s so far. Check that the "
+        "operator runs (kubectl get pods -A -l app.kubernetes.io/name=elasticjob), that the ElasticJob "
+        f"{s.job} exists in namespace {s.namespace}, and that this pod has the label "
+        f"elasticjob.dev/job-name={s.job}. The API server says: {error}"
+    )
+
+
+def is_denial(error: str) -> bool:
+    """Whether a 403 is an admission policy's or webhook's word: no right that is granted later changes it."""
+    return "denied request" in error or "denied the request" in error
+
+
+def forbidden(s: Settings, error: str, seconds: float) -> str:
+    """Rights are missing, and the wait for them was long enough."""
+    return (
+        f"the API server has denied access for {seconds:.0f} s: {error}. This pod must be allowed to get "
+        f"and watch {names.round_object(s.job)} and to create and patch Lease {s.pod} in namespace "
+        f"{s.namespace}. Check that the ElasticJob exists (kubectl -n {s.namespace} get ej {s.job}), "
+        "that the operator runs (it creates the Role), and that the RoleBinding names the pod's service "
+        "account"
+    )
+
+
+def unreported(failure: FailureReport) -> str:
+    """In front of why this agent gives up: what it could not report."""
+    return f"a worker failed in round {failure.round_number} ({failure.message[:100]}), and "
+
+
+def unauthorized(s: Settings, error: str, seconds: float) -> str:
+    """The token is not accepted, and kubelet has had the time to replace it."""
+    return (
+        f"the API server has rejected this pod's token for {seconds:.0f} s: {error}. Check whether the pod "
+        f"{s.pod} or its service account was deleted (kubectl -n {s.namespace} get pod {s.pod}; "
+        f"kubectl -n {s.namespace} get serviceaccounts), or the API server's signing keys were changed. "
+        "The kubelet renews a token only when it has nearly expired; a new pod gets a new one at once"
+    )

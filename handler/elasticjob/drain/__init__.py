@@ -1,0 +1,1 @@
+"""In the agent: all workers of a round stop at one step."""

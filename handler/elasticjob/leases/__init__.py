@@ -1,0 +1,1 @@
+"""In the agent: the Lease of this pod is written, and the round's is read."""

@@ -1,0 +1,198 @@
+"""Where an agent learns about rounds: one small interface, implemented with the round Lease.
+
+A source never gives up: without a new record nothing changes for a running round (I5).
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from elasticjob.api.auth_errors import AuthErrors
+from elasticjob.api.errors import ApiError
+from elasticjob.api.leases import LeaseApi
+from elasticjob.contract import names
+from elasticjob.contract.fields import RecordError
+from elasticjob.contract.round_record import MemberList, RoundRecord
+
+logger = logging.getLogger(__name__)
+
+MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.2, 10.0
+REOPEN_SECONDS = 10.0
+"""Seconds between two reopenings of a watch because of a doubt: the doubt may be wrong every time."""
+HEARD_SECONDS = 3.0
+"""How long a watch may bring nothing after an announcement."""
+QUIET_SECONDS, QUIET_RENEWALS = 20.0, 4
+"""How long, or for how many renewals, a watch may bring nothing while a participant waits."""
+
+
+class RoundSource(Protocol):
+    """Brings the record of the round. It calls a function that it was made with, from a thread of its own,
+    for every readable record, and may tell of a record's deletion.
+
+    ``last_error`` is the last error in words, "" while all is well; ``auth_errors`` tells for how long
+    requests have been answered 401 or 403.
+    """
+
+    last_error: str
+    auth_errors: AuthErrors
+
+    def start(self) -> None:
+        """Begin to bring records."""
+
+    def stop(self) -> None:
+        """Bring no more."""
+
+    def healthy_seconds(self) -> float:
+        """For how many seconds the source has been without a gap; 0 while it is not."""
+
+    def verify(self, since: float) -> None:
+        """Something happened at ``since`` (monotonic) that a record would tell of."""
+
+    def verify_while_waiting(self, now: float, announced: float, renew_seconds: float) -> None:
+        """This agent has waited for a record since ``announced``."""
+
+    def members(self) -> MemberList:
+        """The ids of a large round's members, which its record does not have. Raises ApiError,
+        RecordError."""
+
+
+class LeaseRoundSource:
+    """Watches the job's round Lease. ``reader`` reads while the watch of ``api`` goes on. ``changed`` is
+    called with each record, ``deleted`` if the watch tells that the Lease was deleted."""
+
+    def __init__(
+        self,
+        api: LeaseApi,
+        reader: LeaseApi,
+        job: str,
+        changed: Callable[[RoundRecord], None],
+        deleted: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._api = api
+        self._reader = reader
+        self._job = job
+        self._lease = names.round_lease(job)
+        self._changed = changed
+        self._deleted = deleted
+        self._stop = threading.Event()
+        self._healthy_since: float | None = None
+        self._last_event_at = self._reopened_at = float("-inf")
+        self._spread = random.uniform(1.0, 1.5)
+        self.auth_errors = AuthErrors()
+        self.last_error = self._last_unexpected = ""
+        self._thread = threading.Thread(target=self._run, name="elasticjob-watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, and drop the callbacks, whose owner refers to this object: both can go together."""
+        self._stop.set()
+        self._api.stop()
+        self._changed, self._deleted = _nobody, _nothing
+        if self._thread.ident is not None:
+            self._thread.join(timeout=2)
+
+    def healthy_seconds(self) -> float:
+        """For how many seconds the watch has been good without a gap; 0 while it is not."""
+        since = self._healthy_since
+        return 0.0 if since is None else time.monotonic() - since
+
+    def verify(self, since: float) -> None:
+        """Something happened at ``since`` (monotonic) that the record would tell of: if the watch has shown
+        no life from then on, it is reopened.
+
+        It may hang on a connection that is dead: one server of several is lost without a word, and the next
+        bookmark is due in a minute. A participant that waits for it may count as lost by then.
+        """
+        now = time.monotonic()
+        if (
+            self._healthy_since is None
+            or self._last_event_at >= since
+            or now - self._reopened_at < REOPEN_SECONDS
+        ):
+            return
+        self._reopened_at = now
+        silent = now - self._last_event_at
+        logger.info("no event on the watch of Lease %s for %.0f s; reopening it", self._lease, silent)
+        self._api.reopen_watch()
+
+    def verify_while_waiting(self, now: float, announced: float, renew_seconds: float) -> None:
+        """Look whether the watch lives while this agent waits for a round.
+
+        The operator answers an announcement with another record, soon if others wait too. Later any silence
+        counts that is longer than a few renewals of this agent's Lease: an agent that misses two rounds is
+        given up.
+        """
+        if now - announced > HEARD_SECONDS * self._spread:
+            self.verify(
+                max(announced, now - max(QUIET_SECONDS, QUIET_RENEWALS * renew_seconds) * self._spread)
+            )
+
+    def members(self) -> MemberList:
+        """The ids of a large round's members. Raises ApiError, RecordError."""
+        lease = self._reader.read(names.members_lease(self._job))
+        return MemberList.parse(lease.annotations.get(names.MEMBERS_ANNOTATION, ""))
+
+    def _run(self) -> None:
+        pause = MIN_PAUSE_SECONDS
+        while not self._stop.is_set():
+            try:
+                for lease in self._api.watch(self._lease):
+                    self._last_event_at = time.monotonic()
+                    if self._healthy_since is None:
+                        self._healthy_since = self._last_event_at
+                    self.auth_errors.record(None)
+                    self.last_error = ""
+                    if lease is not None and lease.deleted:
+                        self._deleted()
+                    elif lease is not None:
+                        self._read(lease.annotations.get(names.ROUND_ANNOTATION, ""))
+                        pause = MIN_PAUSE_SECONDS
+                    if self._stop.is_set():
+                        return
+            except ApiError as error:
+                self._failed(error)
+            except Exception as error:
+                # Whatever has arrived: a thread that ended would leave the agent in this round for ever.
+                what = f"unexpected response ({type(error).__name__})"
+                # It may stand there for long: the traceback is told once.
+                level = logging.DEBUG if what == self._last_unexpected else logging.WARNING
+                self._last_unexpected = what
+                logger.log(level, "watch of Lease %s: %s", self._lease, what, exc_info=True)
+                self._failed(ApiError(what))
+            # Also after an end in order: what stands before an API server may end every watch at once.
+            if self._stop.wait(pause * random.uniform(0.8, 1.2)):
+                return
+            pause = min(MAX_PAUSE_SECONDS, pause * 2)
+
+    def _failed(self, error: ApiError) -> None:
+        self._healthy_since = None
+        self.last_error = str(error)
+        self.auth_errors.record(error)
+        logger.debug("watch of Lease %s: %s", self._lease, error)
+
+    def _read(self, text: str) -> None:
+        if not text:
+            return
+        try:
+            record = RoundRecord.parse(text)
+        except RecordError as error:
+            self.last_error = str(error)
+            logger.warning("Lease %s is ignored: %s", self._lease, error)
+            return
+        self._changed(record)
+
+
+def _nobody(record: RoundRecord) -> None:
+    """The callback after ``stop``: does nothing."""
+
+
+def _nothing() -> None:
+    """The same of a deletion."""

@@ -1,0 +1,31 @@
+"""What Python's ``site`` runs at its start where this folder is in PYTHONPATH: in a torchrun with warm
+workers ``elasticjob.warm.early_start``; in every other process only the ``sitecustomize`` that would have run
+without this one (docs/internals/warm-workers.md)."""
+
+import os
+import sys
+
+_folder = os.path.dirname(os.path.abspath(__file__))
+while _folder in sys.path:
+    sys.path.remove(_folder)
+sys.path_importer_cache.pop(_folder, None)
+_mine = sys.modules.pop("sitecustomize")
+try:
+    import sitecustomize as _found  # type: ignore[import-not-found]  # noqa: F401 - that site finds it
+
+    _missing = None
+except ImportError as _error:
+    # Without one, site lets this pass, as if there was no such file.
+    _missing = _error
+finally:
+    sys.modules.setdefault("sitecustomize", _mine)
+_torchruns = ("torchrun", "torch.distributed.run", "elasticjob.run")
+if any(_word.endswith(_torchruns) for _word in sys.orig_argv[1:5]):
+    try:
+        from elasticjob.warm.early_start import begin
+
+        begin(sys.orig_argv)
+    except Exception:  # noqa: BLE001 - torchrun starts all the same
+        pass
+if _missing is not None:
+    raise _missing

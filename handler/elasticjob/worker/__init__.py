@@ -1,0 +1,1 @@
+"""In the training process: reports, requests to stop, stacks. Imports nothing heavy."""

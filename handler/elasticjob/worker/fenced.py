@@ -1,0 +1,27 @@
+"""Whether all workers of a round save with ``elasticjob.checkpoint``.
+
+That refuses what an earlier round saves. A process that has opened ``Checkpoints`` leaves a file, named after
+itself, in ``$ELASTICJOB_PROGRESS_DIR``, which is a new folder for each round. The agent says in the round's
+store when all of its workers have one, and the leader in its Lease when all agents have said so. If the whole
+round is lost later, the operator need not wait for proof that it has stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from elasticjob.contract.names import ROUND_ENV
+from elasticjob.worker.progress import PROGRESS_DIR_ENV, own_name
+
+SUFFIX = ".fenced"
+
+
+def say() -> None:
+    """From a worker: this round has been claimed in the checkpoint folder. Does nothing outside an
+    ElasticJob: without a round's number a claim is no fence. Never raises: without the file the operator
+    waits for proof."""
+    folder = os.environ.get(PROGRESS_DIR_ENV, "")
+    if folder and os.environ.get(ROUND_ENV):
+        with contextlib.suppress(OSError), open(os.path.join(folder, own_name() + SUFFIX), "wb"):
+            pass
