@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.markdown import number, table
-from elasticjob_operator.collector import Collector
+from elasticjob_operator.gc_tuning import Collector
 
 _OURS = "the operator's"
 _WAYS = ("Python's", _OURS)

@@ -30,7 +30,7 @@ from devcluster.cluster import Cluster
 from devcluster.wait import wait_for
 from elasticjob_operator.act.injection import IMAGE_DIR, HandlerImage
 from elasticjob_operator.act.template import pod_of
-from elasticjob_operator.plan.model import HandlerSource, Job, JobSpec
+from elasticjob_operator.plan.state.model import HandlerSource, Job, JobSpec
 from tests.dockerfile import ROOT, Build
 
 RESULTS = Path(__file__).parent / "results"

@@ -26,9 +26,9 @@ from elasticjob_operator import app
 from elasticjob_operator.controller.controller import Controller
 from elasticjob_operator.controller.registry import JobEntry
 from elasticjob_operator.observe.client import Client, Json
-from elasticjob_operator.plan.model import Job, Now, Observed, Plan
 from elasticjob_operator.plan.planner import plan
-from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan.state.model import Job, Now, Observed, Plan
+from elasticjob_operator.plan.state.status import JobStatus
 from elasticjob_operator.settings import Settings
 
 TICK_SECONDS = 0.02

@@ -6,16 +6,16 @@ from datetime import datetime, timedelta, timezone
 
 from elasticjob.rounds.reports import MAX_REPORTS
 from elasticjob.rounds.state import UnreachableReport
-from elasticjob_operator.plan import charging
-from elasticjob_operator.plan.backoff import MAX_SLOT_BACKOFFS
-from elasticjob_operator.plan.charge_revision import MAX_UNACCOUNTED
-from elasticjob_operator.plan.evidence import ACCOUNTS
-from elasticjob_operator.plan.ignored_pods import MAX_IGNORED
-from elasticjob_operator.plan.ignored_pods import MAX_MESSAGE as MAX_IGNORED_MESSAGE
-from elasticjob_operator.plan.members import MAX_MEMBER_MESSAGE
-from elasticjob_operator.plan.nodes import MAX_EXCLUDED
+from elasticjob_operator.plan.charges import charging
+from elasticjob_operator.plan.charges.backoff import MAX_SLOT_BACKOFFS
+from elasticjob_operator.plan.charges.revision import MAX_UNACCOUNTED
+from elasticjob_operator.plan.losses.excluded_nodes import MAX_EXCLUDED
+from elasticjob_operator.plan.losses.members import MAX_MEMBER_MESSAGE
 from elasticjob_operator.plan.planner import MAX_WAITING
-from elasticjob_operator.plan.status import (
+from elasticjob_operator.plan.pods.ignored_pods import MAX_IGNORED
+from elasticjob_operator.plan.pods.ignored_pods import MAX_MESSAGE as MAX_IGNORED_MESSAGE
+from elasticjob_operator.plan.state.evidence import ACCOUNTS
+from elasticjob_operator.plan.state.status import (
     MAX_CHARGES,
     MAX_NEWCOMERS,
     MAX_OLDER,

@@ -17,10 +17,12 @@ from unittest import mock
 from elasticjob.contract.round_record import Outcome
 from elasticjob.rounds.candidates import Candidate, Defer, FormRound, decide
 from elasticjob.rounds.causes import better
-from elasticjob_operator.plan import lifecycle, rounds, scaling
-from elasticjob_operator.plan.evidence import Evidence
-from elasticjob_operator.plan.pass_state import Pass
-from elasticjob_operator.plan.status import ParticipantStatus
+from elasticjob_operator.plan import lifecycle
+from elasticjob_operator.plan.changes import scaling
+from elasticjob_operator.plan.rounds import rounds
+from elasticjob_operator.plan.state.evidence import Evidence
+from elasticjob_operator.plan.state.pass_state import Pass
+from elasticjob_operator.plan.state.status import ParticipantStatus
 from tests.simulation.api import Unavailable
 
 PLAN = "elasticjob_operator.plan"

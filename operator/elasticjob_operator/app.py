@@ -21,8 +21,8 @@ from aiohttp import web
 from elasticjob.api.tls import relax
 from elasticjob.contract.names import GROUP, PLURAL, VERSION
 from elasticjob_operator.act.paths import jobs_path
-from elasticjob_operator.collector import Collector
 from elasticjob_operator.controller.controller import Controller
+from elasticjob_operator.gc_tuning import Collector
 from elasticjob_operator.health import Health
 from elasticjob_operator.leadership.elector import Elector, identity
 from elasticjob_operator.metrics.meter import Meter

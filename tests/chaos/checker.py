@@ -26,10 +26,10 @@ from dataclasses import dataclass, field
 from elasticjob.contract.names import ROUND_ANNOTATION
 from elasticjob.contract.round_record import RoundRecord
 from elasticjob.rounds.causes import CHARGED_ONCE, Cause
-from elasticjob_operator.plan import status_json
-from elasticjob_operator.plan.draining import HowStopped
-from elasticjob_operator.plan.evidence import CAUSES, NEVER_CHARGED
-from elasticjob_operator.plan.status import JobStatus, RoundEnd, WorkerStarts
+from elasticjob_operator.plan.changes.draining import HowStopped
+from elasticjob_operator.plan.state import status_json
+from elasticjob_operator.plan.state.evidence import CAUSES, NEVER_CHARGED
+from elasticjob_operator.plan.state.status import JobStatus, RoundEnd, WorkerStarts
 from tests.chaos.timeline import Entry, Timeline
 from tests.chaos.watcher import Sight
 

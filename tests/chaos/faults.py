@@ -23,7 +23,7 @@ from devcluster.api import Response
 from devcluster.cluster import Cluster
 from devcluster.nodeagent.client import NodeAgentError
 from elasticjob.contract.names import ROUND_ANNOTATION, round_lease
-from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan.state.status import JobStatus
 from tests.chaos.checker import Checker
 from tests.chaos.timeline import Timeline
 from tests.e2e.job import SLOWED, JobRun, Operator

@@ -28,9 +28,9 @@ from devcluster.cluster import Cluster
 from devcluster.nodeagent.client import NodeAgentError
 from devcluster.wait import wait_for
 from elasticjob.contract.names import round_lease
-from elasticjob_operator.plan import status_json
-from elasticjob_operator.plan.draining import HowStopped
-from elasticjob_operator.plan.evidence import APPLICATION, INFRASTRUCTURE
+from elasticjob_operator.plan.changes.draining import HowStopped
+from elasticjob_operator.plan.state import status_json
+from elasticjob_operator.plan.state.evidence import APPLICATION, INFRASTRUCTURE
 from tests.chaos import faults, kinds, leftovers, planned
 from tests.chaos.checker import Checker
 from tests.chaos.faults import Heal, Impossible, Kind, Planned, Scene

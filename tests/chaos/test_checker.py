@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from elasticjob.contract.names import ROUND_ANNOTATION
-from elasticjob_operator.plan.evidence import CAUSES
+from elasticjob_operator.plan.state.evidence import CAUSES
 from tests.chaos.checker import Checker
 from tests.chaos.faults import Kind, plan
 from tests.chaos.kinds import BY_NAME, KINDS, may_end_round

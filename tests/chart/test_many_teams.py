@@ -16,7 +16,7 @@ from devcluster.wait import wait_for
 from elasticjob.contract import names
 from elasticjob_operator.act.access import Access, rules
 from elasticjob_operator.act.round_publisher import LeaseRoundPublisher
-from elasticjob_operator.plan.model import Job, JobSpec
+from elasticjob_operator.plan.state.model import Job, JobSpec
 from tests.chart.release import NO_POD, Release
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]

@@ -18,7 +18,7 @@ from charts.generate import NAMESPACE
 from elasticjob_operator.act import access
 from elasticjob_operator.act.round_publisher import LeaseRoundPublisher
 from elasticjob_operator.act.template import job_identity
-from elasticjob_operator.plan.model import Job, JobSpec
+from elasticjob_operator.plan.state.model import Job, JobSpec
 from elasticjob_operator.settings import NOTICE_TAINTS
 from tests.chart.helm import GOLDEN, VALUES, Helm, golden, objects
 

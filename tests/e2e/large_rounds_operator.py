@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from elasticjob_operator import __main__
-from elasticjob_operator.plan import rounds
+from elasticjob_operator.plan.rounds import rounds
 
 if __name__ == "__main__":
     rounds.INLINE_MEMBERS = 1

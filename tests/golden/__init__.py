@@ -23,7 +23,7 @@ from elasticjob.contract.reports import (
 )
 from elasticjob.contract.round_record import MemberList, RoundRecord
 from elasticjob.contract.text import NO_ERROR_TEXT
-from elasticjob_operator.plan import status_json
+from elasticjob_operator.plan.state import status_json
 from tests.full_status import full
 from tests.scenarios.world import World
 

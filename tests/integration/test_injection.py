@@ -14,7 +14,7 @@ from devcluster.access import ClusterAccess, KubectlError
 from elasticjob_operator.act.injection import HANDLER_DIR, VOLUME, HandlerImage
 from elasticjob_operator.act.refusals import whose
 from elasticjob_operator.act.template import pod_of
-from elasticjob_operator.plan.model import Job, JobSpec
+from elasticjob_operator.plan.state.model import Job, JobSpec
 from tests.dockerfile import Build
 
 ALLOWED: dict[str, Any] = {

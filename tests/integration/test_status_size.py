@@ -9,11 +9,11 @@ import pytest
 
 from devcluster.cluster import Cluster
 from elasticjob_operator.observe.spec import read_job
-from elasticjob_operator.plan import status_json
-from elasticjob_operator.plan.model import Now, Observed
 from elasticjob_operator.plan.planner import plan
-from elasticjob_operator.plan.status import JobStatus
-from elasticjob_operator.plan.status_size import MAX_STATUS_BYTES, trim
+from elasticjob_operator.plan.state import status_json
+from elasticjob_operator.plan.state.model import Now, Observed
+from elasticjob_operator.plan.state.status import JobStatus
+from elasticjob_operator.plan.state.status_size import MAX_STATUS_BYTES, trim
 from tests.full_status import MEMBERS, NAME, WALL, full
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from elasticjob_operator.plan.evidence import NEVER_CHARGED
+from elasticjob_operator.plan.state.evidence import NEVER_CHARGED
 
 REAL = "real"
 STAND_IN = "stand-in"

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from elasticjob_operator.plan.model import Exit, Now, Pod
-from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan.state.model import Exit, Now, Pod
+from elasticjob_operator.plan.state.status import JobStatus
 
 STATES: dict[str, dict[str, Any]] = {
     "ready": {},

@@ -16,9 +16,17 @@ from typing import TYPE_CHECKING
 from elasticjob.contract.names import pod_name
 from elasticjob.contract.round_record import RoundRecord
 from elasticjob.rounds.waits import WaitKey
-from elasticjob_operator.plan.model import CreatePod, DeleteLease, DeletePod, Observed, Participant, Plan, Pod
 from elasticjob_operator.plan.planner import plan
-from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan.state.model import (
+    CreatePod,
+    DeleteLease,
+    DeletePod,
+    Observed,
+    Participant,
+    Plan,
+    Pod,
+)
+from elasticjob_operator.plan.state.status import JobStatus
 from tests.scenarios.trace import differences, with_events
 
 if TYPE_CHECKING:

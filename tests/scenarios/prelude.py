@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import zip_longest
 
-from elasticjob_operator.plan.model import Event, Job, Participant, Pod
-from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan.state.model import Event, Job, Participant, Pod
+from elasticjob_operator.plan.state.status import JobStatus
 from tests.rules import gone
 
 

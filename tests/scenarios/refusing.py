@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from elasticjob.contract.names import pod_name
 from elasticjob_operator.act.write_backoff import ROUND
-from elasticjob_operator.plan.model import Action, CreatePod, DeletePod, FailingWrite, Job
+from elasticjob_operator.plan.state.model import Action, CreatePod, DeletePod, FailingWrite, Job
 
 WHY = 'failed calling webhook "pods.example.com" (500)'
 

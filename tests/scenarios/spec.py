@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from elasticjob.contract.limits import Limits
-from elasticjob_operator.plan.model import CleanPodPolicy, Job, Limit, Pod, Rule
-from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan.state.model import CleanPodPolicy, Job, Limit, Pod, Rule
+from elasticjob_operator.plan.state.status import JobStatus
 
 
 class SpecCommands:

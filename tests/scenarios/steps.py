@@ -7,8 +7,8 @@ from itertools import zip_longest
 
 from elasticjob.contract.ranks import parse_ranks
 from elasticjob.contract.reports import DrainReport, ProgressReport, StartsReport
-from elasticjob_operator.plan.model import Participant
-from elasticjob_operator.plan.status import JobStatus, WorkerStarts
+from elasticjob_operator.plan.state.model import Participant
+from elasticjob_operator.plan.state.status import JobStatus, WorkerStarts
 
 
 class StepCommands:

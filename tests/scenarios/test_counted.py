@@ -11,7 +11,7 @@ import pytest
 from elasticjob_operator.metrics import families as f
 from elasticjob_operator.metrics.decisions import counted
 from elasticjob_operator.metrics.families import Kind, Metric
-from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan.state.status import JobStatus
 from tests.scenarios.test_scenarios import FILES
 from tests.scenarios.world import World
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from elasticjob.core import heartbeats
-from elasticjob_operator.plan import status_json
-from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan.state import status_json
+from elasticjob_operator.plan.state.status import JobStatus
 from tests.rules import RULES, without
 from tests.scenarios.test_scenarios import run
 from tests.simulation.mutations import MUTATIONS

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Iterator
 
 from elasticjob.contract.round_record import RoundRecord
-from elasticjob_operator.plan.model import Event
-from elasticjob_operator.plan.status import Condition, JobStatus, RoundEnd, RoundStatus
+from elasticjob_operator.plan.state.model import Event
+from elasticjob_operator.plan.state.status import Condition, JobStatus, RoundEnd, RoundStatus
 from tests.scenarios.failing import charges
 from tests.scenarios.machines import exclusions
 

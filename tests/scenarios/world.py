@@ -17,9 +17,10 @@ from elasticjob.contract.reports import RoundReport
 from elasticjob.contract.round_record import RoundRecord
 from elasticjob.core import participant
 from elasticjob.rounds.waits import Wait, WaitKey
-from elasticjob_operator.act.memory import Renewals
-from elasticjob_operator.plan import status_json
-from elasticjob_operator.plan.model import (
+from elasticjob_operator.act.job_state import Renewals
+from elasticjob_operator.plan.planner import plan, plan_without_status_write
+from elasticjob_operator.plan.state import status_json
+from elasticjob_operator.plan.state.model import (
     Action,
     CreatePod,
     DeleteJob,
@@ -36,9 +37,8 @@ from elasticjob_operator.plan.model import (
     Pod,
     SetMemberGate,
 )
-from elasticjob_operator.plan.planner import plan, plan_without_status_write
-from elasticjob_operator.plan.status import JobStatus
-from elasticjob_operator.plan.waits import sentences
+from elasticjob_operator.plan.state.status import JobStatus
+from elasticjob_operator.plan.state.waits import sentences
 from tests.scenarios.failing import FailureCommands
 from tests.scenarios.machines import NodeCommands
 from tests.scenarios.operators import OtherOperator, ahead, name_of

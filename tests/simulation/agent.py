@@ -19,7 +19,7 @@ from elasticjob.contract.reports import (
     StartsReport,
 )
 from elasticjob.core.participant import RANK_UNKNOWN, AnnounceAgain, Enter, Membership, Participant, Stop
-from elasticjob_operator.plan.model import Pod
+from elasticjob_operator.plan.state.model import Pod
 from tests.simulation.api import LIST_KEY, Api, Client, Item, Key, NotFound, Unavailable, Watch
 from tests.simulation.ground import Ground, Network, RoundKeys, WorkerEnd
 from tests.simulation.heartbeats import Heartbeats

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from elasticjob_operator.plan.model import Exit, Pod
+from elasticjob_operator.plan.state.model import Exit, Pod
 from tests.simulation.agent import Agent
 from tests.simulation.api import Api, Item, Key
 from tests.simulation.ground import Network

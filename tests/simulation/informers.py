@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from elasticjob.contract.round_record import RoundRecord
 from elasticjob_operator.observe.write_health import WriteHealth
-from elasticjob_operator.plan.model import Job, Observed, Participant, Pod
-from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan.state.model import Job, Observed, Participant, Pod
+from elasticjob_operator.plan.state.status import JobStatus
 from tests.simulation.api import (
     JOB_KEY,
     LIST_KEY,

@@ -13,9 +13,9 @@ from typing import Any
 
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.participant_record import AnnouncedState
-from elasticjob_operator.plan.evidence import APPLICATION, INFRASTRUCTURE, PREEMPTION
-from elasticjob_operator.plan.model import JobSpec
-from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan.state.evidence import APPLICATION, INFRASTRUCTURE, PREEMPTION
+from elasticjob_operator.plan.state.model import JobSpec
+from elasticjob_operator.plan.state.status import JobStatus
 from tests.simulation.agent import Agent
 from tests.simulation.ground import Behaviour
 from tests.simulation.world import World

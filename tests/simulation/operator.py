@@ -18,10 +18,10 @@ from elasticjob.contract.round_record import INLINE_MEMBERS
 from elasticjob.rounds.waits import WaitKey
 from elasticjob_operator.act.write_backoff import ROUND, STATUS, VERBS, Target, WriteBackoff, target_of
 from elasticjob_operator.observe import errors
-from elasticjob_operator.plan import rounds
-from elasticjob_operator.plan.model import Action, Now, Plan
 from elasticjob_operator.plan.planner import plan, plan_without_status_write
-from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan.rounds import rounds
+from elasticjob_operator.plan.state.model import Action, Now, Plan
+from elasticjob_operator.plan.state.status import JobStatus
 from tests.simulation.api import (
     JOB_KEY,
     LIST_KEY,

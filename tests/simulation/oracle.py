@@ -11,9 +11,9 @@ from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob.contract.round_record import RoundRecord
 from elasticjob.core.participant import Membership
 from elasticjob.rounds.causes import Cause
-from elasticjob_operator.plan.evidence import APPLICATION, SCALING
-from elasticjob_operator.plan.model import JobSpec
-from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan.state.evidence import APPLICATION, SCALING
+from elasticjob_operator.plan.state.model import JobSpec
+from elasticjob_operator.plan.state.status import JobStatus
 from tests.simulation.agent import Agent
 from tests.simulation.api import JOB_KEY, ROUND_KEY, Item, Key
 from tests.simulation.charges import Charges

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from elasticjob.contract.names import pod_name
 from elasticjob_operator.act.write_backoff import POLICY, RIGHTS, Target
-from elasticjob_operator.plan.model import Action, CreatePod, Event, Job, Plan
+from elasticjob_operator.plan.state.model import Action, CreatePod, Event, Job, Plan
 from tests.simulation.api import Key, NotFound, Refused, Unavailable
 from tests.simulation.kernel import Script
 

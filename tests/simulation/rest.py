@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from elasticjob.rounds.causes import Cause
-from elasticjob_operator.plan.backoff import MAX_BACKOFF_SECONDS
-from elasticjob_operator.plan.evidence import INFRASTRUCTURE, PREEMPTION
-from elasticjob_operator.plan.model import JobSpec
-from elasticjob_operator.plan.status import JobStatus, ParticipantStatus
+from elasticjob_operator.plan.charges.backoff import MAX_BACKOFF_SECONDS
+from elasticjob_operator.plan.state.evidence import INFRASTRUCTURE, PREEMPTION
+from elasticjob_operator.plan.state.model import JobSpec
+from elasticjob_operator.plan.state.status import JobStatus, ParticipantStatus
 from tests.simulation.agent import Agent
 from tests.simulation.api import JOB_KEY
 from tests.simulation.violation import Violation

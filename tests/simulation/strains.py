@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from elasticjob_operator.plan.evidence import INFRASTRUCTURE
+from elasticjob_operator.plan.state.evidence import INFRASTRUCTURE
 from tests.simulation.agent import Agent
 from tests.simulation.api import JOB_KEY, Client, Item, Key, Refused, Unavailable
 from tests.simulation.operator import Operator

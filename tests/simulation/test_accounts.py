@@ -9,7 +9,7 @@ import itertools
 
 import pytest
 
-from elasticjob_operator.plan.evidence import APPLICATION, INFRASTRUCTURE, PREEMPTION
+from elasticjob_operator.plan.state.evidence import APPLICATION, INFRASTRUCTURE, PREEMPTION
 from tests.simulation.life import (
     Act,
     finish,

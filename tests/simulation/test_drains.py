@@ -13,8 +13,8 @@ from dataclasses import replace
 import pytest
 
 from elasticjob.contract.participant_record import AnnouncedState
-from elasticjob_operator.plan.evidence import APPLICATION, INFRASTRUCTURE, PREEMPTION
-from elasticjob_operator.plan.model import JobSpec
+from elasticjob_operator.plan.state.evidence import APPLICATION, INFRASTRUCTURE, PREEMPTION
+from elasticjob_operator.plan.state.model import JobSpec
 from tests.simulation.agent import Agent
 from tests.simulation.ground import Behaviour
 from tests.simulation.world import World

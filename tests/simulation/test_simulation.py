@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from elasticjob_operator.plan.model import JobSpec
+from elasticjob_operator.plan.state.model import JobSpec
 from tests.rules import without
 from tests.simulation import traits
 from tests.simulation.faults import HARMFUL, HARMLESS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from elasticjob_operator.plan.model import Pod
+from elasticjob_operator.plan.state.model import Pod
 from tests.simulation.api import Api
 from tests.simulation.kernel import Kernel
 

@@ -10,9 +10,14 @@ from elasticjob.contract.limits import Limits
 from elasticjob.contract.participant_record import AnnouncedState
 from elasticjob.contract.round_record import INLINE_MEMBERS
 from elasticjob.core.participant import Membership
-from elasticjob_operator.plan.evidence import APPLICATION, INFRASTRUCTURE, PREEMPTION, SCALING
-from elasticjob_operator.plan.model import Job, JobSpec, Limit, Pod
-from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan.state.evidence import (
+    APPLICATION,
+    INFRASTRUCTURE,
+    PREEMPTION,
+    SCALING,
+)
+from elasticjob_operator.plan.state.model import Job, JobSpec, Limit, Pod
+from elasticjob_operator.plan.state.status import JobStatus
 from tests.simulation.agent import Agent
 from tests.simulation.api import JOB_KEY, LIST_KEY, ROUND_KEY, Api, Item, Key
 from tests.simulation.cluster import Cluster

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from elasticjob.contract.names import pod_name
 from elasticjob.contract.round_record import MemberList, RoundRecord
-from elasticjob_operator.plan.model import (
+from elasticjob_operator.plan.state.model import (
     Action,
     CreatePod,
     DeleteJob,

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from elasticjob.contract.names import ATTEMPT_LABEL, JOB_LABEL, SLOT_LABEL
-from elasticjob_operator import collector
+from elasticjob_operator import gc_tuning
 from elasticjob_operator.controller.registry import Registry
 from elasticjob_operator.observe.objects import SeenPod, read_pod
 from elasticjob_operator.observe.store import Store
@@ -36,7 +36,7 @@ def _pod(job: str, slot: int) -> Any:
 
 async def _figures() -> list[int]:
     loop = asyncio.get_running_loop()
-    found = collector.Collector(loop)
+    found = gc_tuning.Collector(loop)
     found.start()
     pods: Store[SeenPod] = Store(lambda _: None, loop.time)
     registry = Registry(lambda _: None, lambda _: None)

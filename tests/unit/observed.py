@@ -12,7 +12,7 @@ from elasticjob_operator.observe.client import Api
 from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.objects import read_lease, read_node, read_pod
 from elasticjob_operator.observe.write_health import WriteHealth
-from elasticjob_operator.plan.model import Job, JobSpec, Observed, Pod
+from elasticjob_operator.plan.state.model import Job, JobSpec, Observed, Pod
 
 TEMPLATED = Job("ns", "job", "job-uid", 1, JobSpec(template={"spec": {}}))
 FOREIGN = Job("ns", "job", "job-uid", 1, JobSpec())

@@ -7,8 +7,13 @@ from typing import Any
 
 import pytest
 
-from elasticjob_operator.plan.accelerators import Claims, claim_templates, nproc_per_node, uncounted
-from elasticjob_operator.plan.model import Job, JobSpec
+from elasticjob_operator.plan.state.model import Job, JobSpec
+from elasticjob_operator.plan.template.accelerators import (
+    Claims,
+    claim_templates,
+    nproc_per_node,
+    uncounted,
+)
 
 
 def a_job(nproc: str | None = None, claims: list[Mapping[str, Any]] | None = None, **container: Any) -> Job:

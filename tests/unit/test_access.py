@@ -10,7 +10,7 @@ import pytest
 from elasticjob_operator.act.access import Access, access_of, grant
 from elasticjob_operator.act.owned import NotOurs
 from elasticjob_operator.observe.errors import AlreadyExists, ApiError, Conflict, NotFound
-from elasticjob_operator.plan.model import Job, JobSpec
+from elasticjob_operator.plan.state.model import Job, JobSpec
 
 
 def job(template: dict[str, Any] | None) -> Job:

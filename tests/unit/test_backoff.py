@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elasticjob_operator.plan.backoff import MAX_SLOT_BACKOFFS
+from elasticjob_operator.plan.charges.backoff import MAX_SLOT_BACKOFFS
 from tests.scenarios.world import World
 
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from elasticjob_operator.collector import MIDDLE, WHOLE_SECONDS, YOUNG, Collector
+from elasticjob_operator.gc_tuning import MIDDLE, WHOLE_SECONDS, YOUNG, Collector
 
 MANY = 4 * YOUNG * MIDDLE
 

@@ -14,10 +14,10 @@ from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob.contract.round_record import RoundRecord
 from elasticjob.core.participant import Enter, Participant
 from elasticjob_operator.observe.spec import MalformedJob, read_job
-from elasticjob_operator.plan import status_json
-from elasticjob_operator.plan.model import Job, JobSpec, Now, Observed
 from elasticjob_operator.plan.planner import plan
-from elasticjob_operator.plan.status_json import VERSION
+from elasticjob_operator.plan.state import status_json
+from elasticjob_operator.plan.state.model import Job, JobSpec, Now, Observed
+from elasticjob_operator.plan.state.status_json import VERSION
 from tests.full_status import WALL
 from tests.golden import PARSE, RECORDS, STATUSES, files
 from tests.scenarios.world import World

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from elasticjob_operator.act.memory import Stale, Vanished
+from elasticjob_operator.act.job_state import Stale, Vanished
 from elasticjob_operator.controller.controller import Controller
 from elasticjob_operator.controller.registry import JobEntry
 from elasticjob_operator.observe.client import Api, Json

@@ -17,9 +17,9 @@ from crds import generate, reference
 from elasticjob.contract import names
 from elasticjob.contract.round_record import Outcome, Phase
 from elasticjob_operator.observe.spec import MANAGER
-from elasticjob_operator.plan import status_json
-from elasticjob_operator.plan.evidence import ACCOUNTS
-from elasticjob_operator.plan.model import (
+from elasticjob_operator.plan.state import status_json
+from elasticjob_operator.plan.state.evidence import ACCOUNTS
+from elasticjob_operator.plan.state.model import (
     CleanPodPolicy,
     HandlerSource,
     JobSpec,
@@ -27,7 +27,7 @@ from elasticjob_operator.plan.model import (
     RuleAction,
     WarmWorkers,
 )
-from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan.state.status import JobStatus
 
 CRD: dict[str, Any] = yaml.safe_load(generate.CRD_FILE.read_text())
 VERSION: dict[str, Any] = CRD["spec"]["versions"][0]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from elasticjob.contract.round_record import Outcome
-from elasticjob_operator.plan.evidence import ACCOUNTS, CAUSES, NEVER_CHARGED, SCALING
+from elasticjob_operator.plan.state.evidence import ACCOUNTS, CAUSES, NEVER_CHARGED, SCALING
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 WHAT_HAPPENS, SECURITY = "reference/what-happens.md", "operate/security.md"

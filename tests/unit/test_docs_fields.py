@@ -17,7 +17,7 @@ from elasticjob_client.tell.stacks import Stacks
 from elasticjob_client.tell.status import JobStatus
 from elasticjob_client.tell.top import TopJob, TopRow
 from elasticjob_client.tell.why import Story
-from elasticjob_operator.plan import status_json
+from elasticjob_operator.plan.state import status_json
 from tests.docs_commands import ROOT, documents
 from tests.full_status import full
 

@@ -10,7 +10,7 @@ from elasticjob.contract.fields import RecordError
 from elasticjob.contract.reports import DrainReport
 from elasticjob.contract.round_record import RoundRecord
 from elasticjob.core.participant import Participant
-from elasticjob_operator.plan import status_json
+from elasticjob_operator.plan.state import status_json
 from tests.scenarios.world import World
 
 

@@ -6,9 +6,9 @@ import asyncio
 from typing import Any, cast
 
 from elasticjob_operator.act.events import Recorder
-from elasticjob_operator.act.memory import Memory
+from elasticjob_operator.act.job_state import Memory
 from elasticjob_operator.observe.client import Api
-from elasticjob_operator.plan.model import Event, Job, JobSpec
+from elasticjob_operator.plan.state.model import Event, Job, JobSpec
 
 JOB = Job("ns", "job", "uid", 1, JobSpec())
 

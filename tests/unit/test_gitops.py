@@ -13,7 +13,7 @@ import pytest
 import yaml
 from celpy.adapter import json_to_cel
 
-from elasticjob_operator.plan import status_json
+from elasticjob_operator.plan.state import status_json
 from tests.docs_commands import ROOT
 from tests.scenarios.world import World
 

@@ -24,8 +24,9 @@ from elasticjob.contract.round_record import MAX_ROUND_BYTES, MemberList, RoundR
 from elasticjob.contract.text import one_line
 from elasticjob.rounds.waits import WaitKey
 from elasticjob_operator.observe import objects
-from elasticjob_operator.plan import status_json
-from elasticjob_operator.plan.model import (
+from elasticjob_operator.plan.planner import plan
+from elasticjob_operator.plan.state import status_json
+from elasticjob_operator.plan.state.model import (
     Event,
     Job,
     JobSpec,
@@ -38,8 +39,7 @@ from elasticjob_operator.plan.model import (
     Rule,
     RuleAction,
 )
-from elasticjob_operator.plan.planner import plan
-from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan.state.status import JobStatus
 from tests.unit import hostile
 
 WALL = datetime(2026, 1, 1, tzinfo=timezone.utc)

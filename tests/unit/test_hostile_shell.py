@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from elasticjob.contract.names import JOB_LABEL, PARTICIPANT_ANNOTATION
 from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob.rounds.waits import WaitKey
-from elasticjob_operator.act.memory import Memory
+from elasticjob_operator.act.job_state import Memory
 from elasticjob_operator.controller.controller import Controller
 from elasticjob_operator.observe import objects
 from elasticjob_operator.observe.client import Json, WatchBatch
@@ -26,10 +26,10 @@ from elasticjob_operator.observe.objects import SeenPod
 from elasticjob_operator.observe.spec import MalformedJob, read_job
 from elasticjob_operator.observe.store import Store
 from elasticjob_operator.observe.write_health import WriteHealth
-from elasticjob_operator.plan import status_json
-from elasticjob_operator.plan.model import Job, Now, Observed, Plan
 from elasticjob_operator.plan.planner import plan
-from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan.state import status_json
+from elasticjob_operator.plan.state.model import Job, Now, Observed, Plan
+from elasticjob_operator.plan.state.status import JobStatus
 from elasticjob_operator.settings import Settings
 from tests.unit import hostile
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan.state.status import JobStatus
 from tests.scenarios.world import World
 
 RUNS = ("job replicas=2", "start mnist-0-0 mnist-1-0", "establish")

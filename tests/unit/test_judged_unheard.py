@@ -6,9 +6,18 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 from elasticjob.contract.participant_record import ParticipantRecord
-from elasticjob_operator.plan.model import Exit, Job, JobSpec, Now, Observed, Participant, Plan, Pod
 from elasticjob_operator.plan.planner import plan
-from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan.state.model import (
+    Exit,
+    Job,
+    JobSpec,
+    Now,
+    Observed,
+    Participant,
+    Plan,
+    Pod,
+)
+from elasticjob_operator.plan.state.status import JobStatus
 
 JOB = Job("ns", "job", "uid-job", 1, JobSpec(replicas=2, template={}))
 BEGAN = datetime(2026, 1, 1, tzinfo=timezone.utc)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from elasticjob_operator.plan import status_json
-from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan.state import status_json
+from elasticjob_operator.plan.state.status import JobStatus
 from tests.scenarios.world import World
 
 

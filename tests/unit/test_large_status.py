@@ -6,9 +6,9 @@ from datetime import timedelta
 
 from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob.rounds.waits import WaitKey
-from elasticjob_operator.plan.model import Job, JobSpec, Now, Observed, Participant, Pod
 from elasticjob_operator.plan.planner import plan
-from elasticjob_operator.plan.status import JobStatus, ParticipantStatus, RoundStatus
+from elasticjob_operator.plan.state.model import Job, JobSpec, Now, Observed, Participant, Pod
+from elasticjob_operator.plan.state.status import JobStatus, ParticipantStatus, RoundStatus
 from tests.full_status import WALL
 
 MEMBERS = 2_000

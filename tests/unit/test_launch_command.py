@@ -14,10 +14,10 @@ from elasticjob_client.tell import launch_command as doctors
 from elasticjob_client.tell.template import judged
 from elasticjob_operator.act.injection import HandlerImage
 from elasticjob_operator.act.template import pod_of
-from elasticjob_operator.plan import launch_command
-from elasticjob_operator.plan.commands import why_apart
-from elasticjob_operator.plan.launch_command import environment, judge
-from elasticjob_operator.plan.model import Job, JobSpec
+from elasticjob_operator.plan.state.model import Job, JobSpec
+from elasticjob_operator.plan.template import launch_command
+from elasticjob_operator.plan.template.launch_command import environment, judge
+from elasticjob_operator.plan.template.torchrun_flags import why_apart
 
 OURS = environment("team/job", "uid", 4)
 

@@ -18,11 +18,11 @@ import pytest
 from elasticjob_operator import logs
 from elasticjob_operator.act.batch import record_write_failure
 from elasticjob_operator.act.events import log_event
-from elasticjob_operator.act.memory import Memory
+from elasticjob_operator.act.job_state import Memory
 from elasticjob_operator.act.write_backoff import creation_of
 from elasticjob_operator.logs import LogSettings
 from elasticjob_operator.observe.errors import error_of
-from elasticjob_operator.plan.model import Event, Job, JobSpec
+from elasticjob_operator.plan.state.model import Event, Job, JobSpec
 
 JWT = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJzeXN0ZW0ifQ.c2lnbmF0dXJlLW9mLWl0"
 JOB = Job("ml", "bert", "uid", 1, JobSpec())

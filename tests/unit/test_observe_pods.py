@@ -12,7 +12,7 @@ from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob.contract.reports import StartsReport
 from elasticjob.contract.text import last_words
 from elasticjob_operator.observe.objects import SeenLease, read_lease, read_pod
-from elasticjob_operator.plan.model import Exit, Pod
+from elasticjob_operator.plan.state.model import Exit, Pod
 from tests.unit.observed import FOREIGN, TEMPLATED, Scene, raw_pod, status
 
 

@@ -11,7 +11,7 @@ import yaml
 from charts.generate import MANIFESTS, ROOT
 from elasticjob_operator.act.access import Access, rules
 from elasticjob_operator.act.round_publisher import LeaseRoundPublisher
-from elasticjob_operator.plan.model import Job, JobSpec
+from elasticjob_operator.plan.state.model import Job, JobSpec
 from tests.operator_rights import Right, Used, count, problems, rights
 
 PAGE = (ROOT / "docs" / "operate" / "permissions.md").read_text()

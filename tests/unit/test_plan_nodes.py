@@ -8,12 +8,12 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from elasticjob.rounds.waits import WaitKey, Waits
-from elasticjob_operator.plan import nodes
-from elasticjob_operator.plan.model import DeletePod, Job, JobSpec, Now, Observed, Pod
-from elasticjob_operator.plan.pass_state import Pass
-from elasticjob_operator.plan.placement import nodes_left
-from elasticjob_operator.plan.status import Account, Charge, ExcludedNode, JobStatus
-from elasticjob_operator.plan.waits import JobWait
+from elasticjob_operator.plan.losses import excluded_nodes
+from elasticjob_operator.plan.losses.placement import nodes_left
+from elasticjob_operator.plan.state.model import DeletePod, Job, JobSpec, Now, Observed, Pod
+from elasticjob_operator.plan.state.pass_state import Pass
+from elasticjob_operator.plan.state.status import Account, Charge, ExcludedNode, JobStatus
+from elasticjob_operator.plan.state.waits import JobWait
 
 WALL = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
@@ -35,20 +35,20 @@ def a_pass(
 
 def test_excluding_again_for_the_same_reason_changes_nothing() -> None:
     p = a_pass()
-    nodes.exclude(p, "b", "it is bad")
+    excluded_nodes.exclude(p, "b", "it is bad")
     once, said = p.status, len(p.events)
     p = a_pass(p.status, minutes=5)
-    nodes.exclude(p, "b", "it is bad")
+    excluded_nodes.exclude(p, "b", "it is bad")
     assert p.status == once
     assert (said, len(p.events)) == (1, 0)
-    nodes.exclude(p, "b", "it is worse")
+    excluded_nodes.exclude(p, "b", "it is worse")
     assert [(n.name, n.message) for n in p.status.excluded_nodes] == [("b", "it is worse")]
     assert p.status.excluded_nodes[0].until_time == WALL + timedelta(minutes=65)
 
 
 def test_a_job_without_template_excludes_nothing() -> None:
     p = a_pass(template=False)
-    nodes.exclude(p, "b", "it is bad")
+    excluded_nodes.exclude(p, "b", "it is bad")
     assert p.status.excluded_nodes == ()
     assert p.events == []
 
@@ -56,20 +56,22 @@ def test_a_job_without_template_excludes_nothing() -> None:
 def test_the_last_ready_node_is_not_excluded() -> None:
     observed = Observed(nodes=frozenset({"a", "b"}))
     p = a_pass(observed=observed)
-    nodes.exclude(p, "a", "it is bad")
-    nodes.exclude(p, "b", "it is bad")
-    assert nodes.excluded(p) == ("a",)
+    excluded_nodes.exclude(p, "a", "it is bad")
+    excluded_nodes.exclude(p, "b", "it is bad")
+    assert excluded_nodes.excluded(p) == ("a",)
     assert [event.reason for event in p.events] == ["NodeExcluded", "NodeNotExcluded"]
     p = a_pass(p.status, replace(observed, nodes=frozenset({"a", "b", "c"})))
-    nodes.exclude(p, "b", "it is bad")
-    assert nodes.excluded(p) == ("a", "b")
+    excluded_nodes.exclude(p, "b", "it is bad")
+    assert excluded_nodes.excluded(p) == ("a", "b")
 
 
 def test_the_oldest_gives_way_when_there_are_too_many() -> None:
     p = a_pass()
-    for number in range(nodes.MAX_EXCLUDED + 2):
-        nodes.exclude(p, f"n{number:02}", "it is bad")
-    assert nodes.excluded(p) == tuple(f"n{number:02}" for number in range(2, nodes.MAX_EXCLUDED + 2))
+    for number in range(excluded_nodes.MAX_EXCLUDED + 2):
+        excluded_nodes.exclude(p, f"n{number:02}", "it is bad")
+    assert excluded_nodes.excluded(p) == tuple(
+        f"n{number:02}" for number in range(2, excluded_nodes.MAX_EXCLUDED + 2)
+    )
 
 
 def charged(*charges: tuple[float, int, str]) -> JobStatus:
@@ -84,19 +86,19 @@ def charged(*charges: tuple[float, int, str]) -> JobStatus:
 def test_a_charge_that_moves_to_another_node_counts_there() -> None:
     before = charged((0, 1, "a"), (1, 2, "b"))
     p = a_pass(charged((0, 1, "a"), (1, 2, "a")), minutes=2, before=before)
-    nodes.keep_nodes(p)
-    assert nodes.excluded(p) == ("a",)
+    excluded_nodes.keep_nodes(p)
+    assert excluded_nodes.excluded(p) == ("a",)
 
 
 def test_charges_of_before_exclude_nobody_again() -> None:
     """An exclusion that was lifted does not come back by what it was made for."""
     status = charged((0, 1, "a"), (1, 2, "a"))
     p = a_pass(status, minutes=2)
-    nodes.keep_nodes(p)
-    assert nodes.excluded(p) == ()
+    excluded_nodes.keep_nodes(p)
+    assert excluded_nodes.excluded(p) == ()
     p = a_pass(charged((0, 1, "a"), (1, 2, "a"), (3, 3, "a")), minutes=3, before=status)
-    nodes.keep_nodes(p)
-    assert nodes.excluded(p) == ("a",), "but by another failure"
+    excluded_nodes.keep_nodes(p)
+    assert excluded_nodes.excluded(p) == ("a",), "but by another failure"
 
 
 def test_force_only_where_the_node_is_dead_for_sure() -> None:
@@ -118,7 +120,7 @@ def test_force_only_where_the_node_is_dead_for_sure() -> None:
         kinds = (JobWait.NODE_GONE, JobWait.FORCED_DELETION)
         began = {WaitKey(kind, pod.uid): 0.0 for kind in kinds}
         p = a_pass(observed=Observed((pod,)), minutes=2, template=template, began=began)
-        nodes.clear_dead_nodes(p)
+        excluded_nodes.clear_dead_nodes(p)
         return [action for action in p.actions if isinstance(action, DeletePod) and action.force]
 
     for pod in alive:
@@ -135,14 +137,14 @@ def test_a_kubelets_rejection_lifts_the_exclusion_of_its_node_alone() -> None:
     )
     pod = Pod("job-0-0", "uid-0", slot=0, node="b", ended=True, reason="NodeAffinity", avoids=("a", "b"))
     p = a_pass(status, Observed((pod,)), minutes=1)
-    nodes.keep_nodes(p)
-    assert nodes.excluded(p) == ("a",)
+    excluded_nodes.keep_nodes(p)
+    assert excluded_nodes.excluded(p) == ("a",)
     p = a_pass(p.status, Observed((pod,)), minutes=2)
-    nodes.keep_nodes(p)
-    assert nodes.excluded(p) == ("a",), "it is still there, and says nothing of other nodes"
+    excluded_nodes.keep_nodes(p)
+    assert excluded_nodes.excluded(p) == ("a",), "it is still there, and says nothing of other nodes"
     p = a_pass(status, Observed((replace(pod, reason="OutOfcpu"),)), minutes=1)
-    nodes.keep_nodes(p)
-    assert nodes.excluded(p) == ("a", "b"), "nor does the node's own trouble"
+    excluded_nodes.keep_nodes(p)
+    assert excluded_nodes.excluded(p) == ("a", "b"), "nor does the node's own trouble"
 
 
 def test_nodes_that_the_template_names() -> None:

@@ -11,8 +11,8 @@ from elasticjob_operator.act.write_backoff import STATUS
 from elasticjob_operator.controller.registry import JobEntry, Registry, Request
 from elasticjob_operator.observe.errors import Forbidden
 from elasticjob_operator.observe.spec import JobDefaults, MalformedJob
-from elasticjob_operator.plan import status_json
-from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan.state import status_json
+from elasticjob_operator.plan.state.status import JobStatus
 
 
 def job(version: int, name: str = "job", uid: str = "u", **fields: Any) -> dict[str, Any]:

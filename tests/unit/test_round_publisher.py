@@ -10,11 +10,11 @@ import pytest
 
 from elasticjob.contract.names import MEMBERS_ANNOTATION, ROUND_ANNOTATION
 from elasticjob.contract.round_record import MemberList, RoundRecord
-from elasticjob_operator.act.memory import Memory, Stale
+from elasticjob_operator.act.job_state import Memory, Stale
 from elasticjob_operator.act.round_publisher import LeaseRoundPublisher
 from elasticjob_operator.observe.objects import SeenLease, read_lease
 from elasticjob_operator.observe.store import Store
-from elasticjob_operator.plan.model import Job, JobSpec
+from elasticjob_operator.plan.state.model import Job, JobSpec
 
 JOB = Job("default", "mnist", "uid", 1, JobSpec())
 PLANNED = RoundRecord("uid", 2, "Active", "ours", ("id-1",), "10.0.0.1:4000")

@@ -12,11 +12,27 @@ from hypothesis import strategies as st
 
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.waits import Waits
-from elasticjob_operator.plan import charge_revision, charging, rules, status_json
-from elasticjob_operator.plan.evidence import ACCOUNTS, CAUSES, SCALING, Evidence
-from elasticjob_operator.plan.model import Exit, Job, JobSpec, Now, Observed, Pod, Rule, RuleAction
-from elasticjob_operator.plan.pass_state import Pass
-from elasticjob_operator.plan.status import Charge, JobStatus, RoundEnd, RoundHistory, RoundStatus
+from elasticjob_operator.plan.charges import charging, failure_rules, revision
+from elasticjob_operator.plan.state import status_json
+from elasticjob_operator.plan.state.evidence import ACCOUNTS, CAUSES, SCALING, Evidence
+from elasticjob_operator.plan.state.model import (
+    Exit,
+    Job,
+    JobSpec,
+    Now,
+    Observed,
+    Pod,
+    Rule,
+    RuleAction,
+)
+from elasticjob_operator.plan.state.pass_state import Pass
+from elasticjob_operator.plan.state.status import (
+    Charge,
+    JobStatus,
+    RoundEnd,
+    RoundHistory,
+    RoundStatus,
+)
 
 WALL = datetime(2026, 1, 1, tzinfo=timezone.utc)
 BROKEN = RoundStatus(number=3, phase="Broken", established_time=WALL, end=RoundEnd(WALL))
@@ -74,10 +90,10 @@ rule = st.one_of(
 @given(st.lists(rule, max_size=6), evidence)
 def test_the_first_rule_that_matches_alone_decides(among: list[Rule], evidence: Evidence) -> None:
     """And none raises, whatever stands in a pattern or in a worker's message."""
-    alone = [rule for rule in among if rules.match([rule], evidence) is not None]
-    assert rules.match(among, evidence) is (alone[0] if alone else None)
+    alone = [rule for rule in among if failure_rules.match([rule], evidence) is not None]
+    assert failure_rules.match(among, evidence) is (alone[0] if alone else None)
     assert not alone or evidence.account != SCALING
-    rules.problems(among)
+    failure_rules.problems(among)
 
 
 @given(st.lists(evidence, min_size=1, max_size=6), st.lists(rule, max_size=3))
@@ -136,15 +152,15 @@ def test_a_worker_failure_that_a_rule_matches_comes_before_a_hang() -> None:
     ],
 )
 def test_exit_codes_are_those_of_what_ended_by_itself(evidence: Evidence, code: int, matches: bool) -> None:
-    found = rules.match([Rule("it", "FailJob", on_worker_exit_codes=(code,))], evidence)
+    found = failure_rules.match([Rule("it", "FailJob", on_worker_exit_codes=(code,))], evidence)
     assert (found is not None) == matches
 
 
 def test_a_pattern_that_is_none_is_named_with_what_is_wrong() -> None:
     good = Rule("good", "FailJob", on_error_pattern="E.*C")
     bad = Rule("bad", "FailJob", on_error_pattern="(")
-    assert rules.problems([good]) == ()
-    assert rules.problems([good, bad]) == (
+    assert failure_rules.problems([good]) == ()
+    assert failure_rules.problems([good, bad]) == (
         "failurePolicy.rules: onErrorPattern of rule bad is not a valid RE2 regular expression and matches "
         "nothing: missing ): (",
     )
@@ -152,7 +168,7 @@ def test_a_pattern_that_is_none_is_named_with_what_is_wrong() -> None:
 
 def test_half_a_character_in_a_message_is_no_obstacle() -> None:
     evidence = worker_failed(error_text="\ud800 ECC")
-    assert rules.match([Rule("gpu", "FailJob", on_error_pattern="ECC$")], evidence) is not None
+    assert failure_rules.match([Rule("gpu", "FailJob", on_error_pattern="ECC$")], evidence) is not None
 
 
 @given(
@@ -192,7 +208,7 @@ def test_a_charge_that_moves_stays_one(
     )
     p.now = now
     for _ in range(2 if again else 1):
-        charge_revision.revise(p)
+        revision.revise(p)
     moved = _charge_of(p)
     assert p.status.restarts == 1
     assert (moved.round, moved.time) == (charged.round, charged.time)
@@ -202,7 +218,7 @@ def test_a_charge_that_moves_stays_one(
     assert p.round.message == f"{over.message}; b took over"
     assert over.account == p.round.account == next(a.name for a in p.status.accounts if a.charges)
     if moved.cause != cause:
-        assert after <= charge_revision.REVISION_WINDOW_SECONDS
+        assert after <= revision.REVISION_WINDOW_SECONDS
         assert p.status.last_failure is not None
         assert over.message == p.status.last_failure.message
         assert [e.reason for e in p.events].count("ChargeRevised") >= 1

@@ -17,10 +17,10 @@ from elasticjob_operator.observe.spec import (
     read_job,
     read_spec,
 )
-from elasticjob_operator.plan import status_json
-from elasticjob_operator.plan.model import JobSpec, Limit, Rule, WarmWorkers
-from elasticjob_operator.plan.status import JobStatus, RoundStatus
-from elasticjob_operator.plan.status_json import VERSION
+from elasticjob_operator.plan.state import status_json
+from elasticjob_operator.plan.state.model import JobSpec, Limit, Rule, WarmWorkers
+from elasticjob_operator.plan.state.status import JobStatus, RoundStatus
+from elasticjob_operator.plan.state.status_json import VERSION
 
 
 def raw(**changes: Any) -> dict[str, Any]:

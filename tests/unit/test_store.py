@@ -12,7 +12,7 @@ from elasticjob_operator.observe.client import Api, Json, WatchBatch
 from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import Gone
 from elasticjob_operator.observe.write_health import WriteHealth
-from elasticjob_operator.plan.model import Job, JobSpec
+from elasticjob_operator.plan.state.model import Job, JobSpec
 
 
 def pod(namespace: str, version: int, name: str = "job-0-0") -> Json:

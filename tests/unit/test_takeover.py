@@ -20,10 +20,10 @@ from elasticjob_operator.observe.client import Json, WatchBatch
 from elasticjob_operator.observe.errors import Gone, NotFound
 from elasticjob_operator.observe.lists import PAGE, read_list
 from elasticjob_operator.observe.write_health import WriteHealth
-from elasticjob_operator.plan import status_json
-from elasticjob_operator.plan.model import Job, JobSpec, Now, Observed
 from elasticjob_operator.plan.planner import plan
-from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan.state import status_json
+from elasticjob_operator.plan.state.model import Job, JobSpec, Now, Observed
+from elasticjob_operator.plan.state.status import JobStatus
 from elasticjob_operator.settings import Settings
 
 JOBS = "/apis/elasticjob.dev/v1alpha1/elasticjobs"

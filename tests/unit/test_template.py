@@ -19,8 +19,11 @@ from elasticjob_operator.act.template import (
     warnings,
 )
 from elasticjob_operator.observe.objects import read_pod
-from elasticjob_operator.plan.containers import DEFAULT_CONTAINER_ANNOTATION, training_container
-from elasticjob_operator.plan.model import Job, JobSpec, WarmWorkers
+from elasticjob_operator.plan.state.model import Job, JobSpec, WarmWorkers
+from elasticjob_operator.plan.template.containers import (
+    DEFAULT_CONTAINER_ANNOTATION,
+    training_container,
+)
 
 RICH: dict[str, Any] = {
     "metadata": {

@@ -7,8 +7,13 @@ from datetime import datetime, timezone
 
 import pytest
 
-from elasticjob_operator.plan.model import Exit, Pod
-from elasticjob_operator.plan.status import Condition, JobStatus, ParticipantStatus, RoundStatus
+from elasticjob_operator.plan.state.model import Exit, Pod
+from elasticjob_operator.plan.state.status import (
+    Condition,
+    JobStatus,
+    ParticipantStatus,
+    RoundStatus,
+)
 from elasticjob_operator.plan.urgency import Urgency, urgency
 
 MEMBER = ParticipantStatus("id", "job-0-0", "uid", "Member", slot=0, group_rank=0)

@@ -14,17 +14,25 @@ import pytest
 from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob.contract.round_record import RoundRecord
 from elasticjob.rounds.waits import RoundWait, Wait, WaitKey
-from elasticjob_operator.act.memory import Renewals
+from elasticjob_operator.act.job_state import Renewals
 from elasticjob_operator.observe import cluster_cache as cache_module
 from elasticjob_operator.observe.client import Api, Json
 from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import Unavailable
 from elasticjob_operator.observe.objects import read_lease
 from elasticjob_operator.observe.write_health import WriteHealth
-from elasticjob_operator.plan.model import Job, JobSpec, Now, Observed, Participant, Plan, Pod
 from elasticjob_operator.plan.planner import plan
-from elasticjob_operator.plan.status import JobStatus
-from elasticjob_operator.plan.waits import JobWait, sentences
+from elasticjob_operator.plan.state.model import (
+    Job,
+    JobSpec,
+    Now,
+    Observed,
+    Participant,
+    Plan,
+    Pod,
+)
+from elasticjob_operator.plan.state.status import JobStatus
+from elasticjob_operator.plan.state.waits import JobWait, sentences
 
 JOB = Job("ns", "job", "uid-job", 1, JobSpec(replicas=3, template={}))
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from elasticjob_operator.plan.commands import why_apart
-from elasticjob_operator.plan.containers import memory_limit
-from elasticjob_operator.plan.error_text import without_chatter
-from elasticjob_operator.plan.model import Job, JobSpec
+from elasticjob_operator.plan.losses.error_text import without_chatter
+from elasticjob_operator.plan.state.model import Job, JobSpec
+from elasticjob_operator.plan.template.containers import memory_limit
+from elasticjob_operator.plan.template.torchrun_flags import why_apart
 
 AGAIN = "delete the job, and apply it again without"
 ALONE = "so each pod trains alone"

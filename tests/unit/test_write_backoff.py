@@ -10,10 +10,10 @@ import pytest
 
 from elasticjob_operator.act import batch as batches
 from elasticjob_operator.act.batch import Batch
-from elasticjob_operator.act.memory import Memory, Stale
+from elasticjob_operator.act.job_state import Memory, Stale
 from elasticjob_operator.act.write_backoff import RIGHTS, STATUS, Target, WriteBackoff, creation_of
 from elasticjob_operator.observe.errors import ApiError, Forbidden, TooManyRequests, Unavailable, error_of
-from elasticjob_operator.plan.model import Event, FailingWrite, Job, JobSpec
+from elasticjob_operator.plan.state.model import Event, FailingWrite, Job, JobSpec
 
 JOB = Job("default", "mnist", "uid", 1, JobSpec())
 WEBHOOK = 'Internal error occurred: failed calling webhook "pods.example.com": connection refused'

@@ -16,7 +16,7 @@ from elasticjob.contract.names import round_lease
 from elasticjob_operator.act.owned import bring_about
 from elasticjob_operator.act.template import job_identity, service_account
 from elasticjob_operator.observe.client import Api
-from elasticjob_operator.plan.model import Job
+from elasticjob_operator.plan.state.model import Job
 
 _RBAC = "rbac.authorization.k8s.io/v1"
 _ROUND_ENDING = round_lease("")

@@ -19,7 +19,7 @@ from elasticjob_operator.act.access import Access, Rule, access_of, grant
 from elasticjob_operator.act.batch import Batch, Spawn, record_write_failure
 from elasticjob_operator.act.events import Recorder, log_event
 from elasticjob_operator.act.injection import HandlerImage
-from elasticjob_operator.act.memory import Memory, Stale, Vanished
+from elasticjob_operator.act.job_state import Memory, Stale, Vanished
 from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.act.pod_creation_limiter import PodCreationLimiter
 from elasticjob_operator.act.pods import PodWriter
@@ -31,8 +31,10 @@ from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import ApiError, Conflict, NotFound
 from elasticjob_operator.observe.objects import version_of
 from elasticjob_operator.observe.spec import JobView
-from elasticjob_operator.plan import accelerators, rules, status_json
-from elasticjob_operator.plan.model import Action, CreatePod, Event, Job, Plan
+from elasticjob_operator.plan.charges import failure_rules
+from elasticjob_operator.plan.state import status_json
+from elasticjob_operator.plan.state.model import Action, CreatePod, Event, Job, Plan
+from elasticjob_operator.plan.template import accelerators
 
 FAILING_WRITES_SHOWN_SECONDS = 1.0
 """How soon there is another pass when other writes fail than this one knew of: the condition names them."""
@@ -338,7 +340,7 @@ class Applier:
             *(Event("FlagOverridesEnvironment", text, warning=True) for text in template.warnings(job)),
             *(Event("PythonPathReplaced", text, warning=True) for text in template.path_warnings(job)),
             *(Event("NoSuchContainer", text, warning=True) for text in template.misnamed_container(job)),
-            *(Event("InvalidRule", text, warning=True) for text in rules.problems(job.spec.rules)),
+            *(Event("InvalidRule", text, warning=True) for text in failure_rules.problems(job.spec.rules)),
         )
         for event in found:
             log_event(job, event)

@@ -11,11 +11,11 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from elasticjob_operator.act.memory import Memory, Stale
+from elasticjob_operator.act.job_state import Memory, Stale
 from elasticjob_operator.act.write_backoff import Target
 from elasticjob_operator.logs import about
 from elasticjob_operator.observe.errors import ApiError, NotLeading
-from elasticjob_operator.plan.model import Event, Job
+from elasticjob_operator.plan.state.model import Event, Job
 
 NO_PROGRESS_SECONDS = 1.0
 """Seconds without one of the writes having come to its end."""

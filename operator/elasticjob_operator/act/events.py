@@ -19,11 +19,11 @@ from typing import Any
 
 from elasticjob.contract.names import API_VERSION, JOB_LABEL, KIND
 from elasticjob.contract.text import one_line
-from elasticjob_operator.act.memory import Memory, SentEvent
+from elasticjob_operator.act.job_state import Memory, SentEvent
 from elasticjob_operator.logs import about
 from elasticjob_operator.observe.client import MERGE_PATCH, Api
 from elasticjob_operator.observe.errors import ApiError, NotFound
-from elasticjob_operator.plan.model import Event, Job
+from elasticjob_operator.plan.state.model import Event, Job
 
 COMPONENT = "elasticjob-operator"
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from elasticjob.contract.names import WARM_ENV
 from elasticjob_operator.act.init_resources import modest, same
-from elasticjob_operator.plan.containers import HANDLER_CONTAINER
-from elasticjob_operator.plan.model import HandlerSource, Job
+from elasticjob_operator.plan.state.model import HandlerSource, Job
+from elasticjob_operator.plan.template.containers import HANDLER_CONTAINER
 
 VOLUME = HANDLER_CONTAINER
 """Name of the volume and of the init container. Pods of a template that has one of its own are refused by the

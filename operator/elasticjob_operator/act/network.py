@@ -18,7 +18,7 @@ from typing import Any
 from elasticjob.contract.names import JOB_LABEL
 from elasticjob_operator.act.owned import bring_about, remove
 from elasticjob_operator.observe.client import Api
-from elasticjob_operator.plan.model import Job, NetworkPolicy
+from elasticjob_operator.plan.state.model import Job, NetworkPolicy
 
 _API_VERSION = "networking.k8s.io/v1"
 

@@ -15,7 +15,7 @@ from elasticjob.contract.names import JOB_LABEL
 from elasticjob_operator.act.template import job_identity, owner_reference
 from elasticjob_operator.observe.client import JSON_PATCH, Api
 from elasticjob_operator.observe.errors import AlreadyExists, Conflict, Invalid, NotFound
-from elasticjob_operator.plan.model import Job
+from elasticjob_operator.plan.state.model import Job
 
 _FIRST_OWNER = "/metadata/ownerReferences/0/uid"
 

@@ -13,13 +13,13 @@ from typing import Any
 
 from elasticjob.contract.names import JOB_LABEL
 from elasticjob_operator.act import access, network
-from elasticjob_operator.act.memory import Memory
+from elasticjob_operator.act.job_state import Memory
 from elasticjob_operator.act.template import job_identity
 from elasticjob_operator.observe.client import Api, Json
 from elasticjob_operator.observe.errors import Forbidden
 from elasticjob_operator.observe.lists import read_list
 from elasticjob_operator.observe.objects import first_owner_of
-from elasticjob_operator.plan.model import Job
+from elasticjob_operator.plan.state.model import Job
 
 _KINDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "ServiceAccount": ("/api/v1{}/serviceaccounts", ()),

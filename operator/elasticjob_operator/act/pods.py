@@ -23,7 +23,7 @@ from elasticjob.contract.names import (
     pod_name,
 )
 from elasticjob_operator.act.injection import HandlerImage
-from elasticjob_operator.act.memory import Memory
+from elasticjob_operator.act.job_state import Memory
 from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.act.refusals import whose
 from elasticjob_operator.act.template import pod_of
@@ -39,8 +39,7 @@ from elasticjob_operator.observe.errors import (
     Invalid,
     NotFound,
 )
-from elasticjob_operator.plan.containers import HANDLER_CONTAINER
-from elasticjob_operator.plan.model import (
+from elasticjob_operator.plan.state.model import (
     Action,
     CreatePod,
     DeleteJob,
@@ -50,6 +49,7 @@ from elasticjob_operator.plan.model import (
     LabelStandby,
     SetMemberGate,
 )
+from elasticjob_operator.plan.template.containers import HANDLER_CONTAINER
 
 log = logging.getLogger(__name__)
 

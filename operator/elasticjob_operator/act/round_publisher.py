@@ -26,7 +26,7 @@ from elasticjob.contract.names import (
 )
 from elasticjob.contract.round_record import MemberList, RoundRecord
 from elasticjob_operator.act.access import Rule
-from elasticjob_operator.act.memory import Memory, Stale
+from elasticjob_operator.act.job_state import Memory, Stale
 from elasticjob_operator.act.owned import NotOurs
 from elasticjob_operator.act.template import owner_reference
 from elasticjob_operator.logs import about
@@ -34,7 +34,7 @@ from elasticjob_operator.observe.client import MERGE_PATCH, Api
 from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import AlreadyExists, Conflict, NotFound
 from elasticjob_operator.observe.objects import SeenLease, read_lease
-from elasticjob_operator.plan.model import Job
+from elasticjob_operator.plan.state.model import Job
 
 WAITING_SECONDS = 10.0
 """The sentence on what is waited for is written at most so often; each write wakes every participant."""

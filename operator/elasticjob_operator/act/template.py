@@ -29,10 +29,13 @@ from elasticjob.contract.names import (
     pod_name,
 )
 from elasticjob_operator.act import injection, pre_stop
-from elasticjob_operator.plan import accelerators, commands
-from elasticjob_operator.plan.accelerators import Claims
-from elasticjob_operator.plan.containers import DEFAULT_CONTAINER_ANNOTATION, training_container
-from elasticjob_operator.plan.model import Job
+from elasticjob_operator.plan.state.model import Job
+from elasticjob_operator.plan.template import accelerators, torchrun_flags
+from elasticjob_operator.plan.template.accelerators import Claims
+from elasticjob_operator.plan.template.containers import (
+    DEFAULT_CONTAINER_ANNOTATION,
+    training_container,
+)
 
 TOKEN_DIR = "/var/run/secrets/elasticjob.dev/serviceaccount"
 TOKEN_VOLUME = "elasticjob-token"
@@ -125,7 +128,7 @@ def warnings(job: Job) -> tuple[str, ...]:
     return tuple(
         f"container {container.get('name')!r} {words}, which overrides the environment set by the operator; "
         "remove it, or the pod will not take part in the job's rounds"
-        for words in commands.overriding(job, container)
+        for words in torchrun_flags.overriding(job, container)
     )
 
 
@@ -174,7 +177,7 @@ def _environment(
         {"name": POD_NAME_ENV, "valueFrom": _field("metadata.name")},
         {"name": POD_UID_ENV, "valueFrom": _field("metadata.uid")},
         {"name": JOB_UID_ENV, "value": job.uid},
-        *({"name": name, "value": value} for name, value in commands.environment(job).items()),
+        *({"name": name, "value": value} for name, value in torchrun_flags.environment(job).items()),
     ]
     nproc = accelerators.nproc_per_node(job, container, claims)
     # A value of envFrom can't be seen here and would lose against env: leave torch's own default (1) to it.

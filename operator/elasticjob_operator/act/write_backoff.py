@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from elasticjob.contract.names import pod_name
 from elasticjob_operator.observe.errors import ApiError, Unavailable
-from elasticjob_operator.plan.model import (
+from elasticjob_operator.plan.state.model import (
     Action,
     CreatePod,
     DeleteLease,

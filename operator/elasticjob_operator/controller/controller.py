@@ -18,7 +18,7 @@ from typing import Any
 
 from elasticjob_operator.act.apply import Applier
 from elasticjob_operator.act.injection import HandlerImage
-from elasticjob_operator.act.memory import Stale, Vanished
+from elasticjob_operator.act.job_state import Stale, Vanished
 from elasticjob_operator.controller.job_source import JobSource
 from elasticjob_operator.controller.queue import WorkQueue
 from elasticjob_operator.controller.reconciler import Planner, Reconciler
@@ -30,8 +30,8 @@ from elasticjob_operator.observe.client import Api
 from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import ApiError, Forbidden, Invalid, Unavailable
 from elasticjob_operator.observe.fair_limiter import FairLimiter
-from elasticjob_operator.plan.model import Event
 from elasticjob_operator.plan.planner import plan as real_plan
+from elasticjob_operator.plan.state.model import Event
 from elasticjob_operator.plan.urgency import Urgency, urgency
 from elasticjob_operator.settings import Settings
 

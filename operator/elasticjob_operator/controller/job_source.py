@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from elasticjob.contract.text import one_line
 from elasticjob_operator.act.apply import Applier
-from elasticjob_operator.act.memory import Memory
+from elasticjob_operator.act.job_state import Memory
 from elasticjob_operator.act.owned_snapshot import list_owned
 from elasticjob_operator.act.paths import jobs_path
 from elasticjob_operator.controller.queue import WorkQueue
@@ -25,7 +25,7 @@ from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import ApiError
 from elasticjob_operator.observe.lists import read_list
 from elasticjob_operator.observe.spec import MalformedJob
-from elasticjob_operator.plan.model import Event, Job, JobSpec
+from elasticjob_operator.plan.state.model import Event, Job, JobSpec
 from elasticjob_operator.settings import Settings
 
 _FIRST_RETRY_SECONDS = 0.2

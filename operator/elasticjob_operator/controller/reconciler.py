@@ -21,7 +21,7 @@ from elasticjob.rounds.state import MemberState
 from elasticjob.rounds.waits import WaitKey
 from elasticjob_operator.act.apply import Applier, earliest
 from elasticjob_operator.act.events import log_event
-from elasticjob_operator.act.memory import Leavers, Memory, Stale, Vanished
+from elasticjob_operator.act.job_state import Leavers, Memory, Stale, Vanished
 from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.act.write_backoff import POLICY, READING, RIGHTS, STATUS
 from elasticjob_operator.controller.registry import JobEntry, Registry, Request
@@ -30,10 +30,18 @@ from elasticjob_operator.observe.client import Api, Json
 from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import ApiError, NotFound, NotLeading, TooLarge
 from elasticjob_operator.observe.spec import JobView, MalformedJob
-from elasticjob_operator.plan.model import WAIT_RENEW_SECONDS, CreatePod, Event, Job, Now, Observed, Plan
 from elasticjob_operator.plan.planner import plan_without_status_write
-from elasticjob_operator.plan.status import JobStatus
-from elasticjob_operator.plan.status_size import MAX_STATUS_BYTES, trim
+from elasticjob_operator.plan.state.model import (
+    WAIT_RENEW_SECONDS,
+    CreatePod,
+    Event,
+    Job,
+    Now,
+    Observed,
+    Plan,
+)
+from elasticjob_operator.plan.state.status import JobStatus
+from elasticjob_operator.plan.state.status_size import MAX_STATUS_BYTES, trim
 
 Planner = Callable[[Job, JobStatus, Observed, Now, Mapping[WaitKey, float]], Plan]
 

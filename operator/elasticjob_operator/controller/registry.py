@@ -14,12 +14,12 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from elasticjob_operator.act.memory import Memory
+from elasticjob_operator.act.job_state import Memory
 from elasticjob_operator.observe.client import Json
 from elasticjob_operator.observe.objects import version_of
 from elasticjob_operator.observe.recent import Recent
 from elasticjob_operator.observe.spec import JobDefaults, JobView, read_job
-from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan.state.status import JobStatus
 
 Key = tuple[str, str]
 """(namespace, name)."""

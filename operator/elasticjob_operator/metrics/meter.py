@@ -29,9 +29,9 @@ from elasticjob_operator.metrics.decisions import NONE, counted, from_the_start
 from elasticjob_operator.metrics.families import Kind, Metric, Sample
 from elasticjob_operator.metrics.requests import NO_ANSWER, verb_and_resource
 from elasticjob_operator.observe.client import Attempt
-from elasticjob_operator.plan.evidence import ACCOUNTS
-from elasticjob_operator.plan.model import Job, Now, Observed, Plan
-from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan.state.evidence import ACCOUNTS
+from elasticjob_operator.plan.state.model import Job, Now, Observed, Plan
+from elasticjob_operator.plan.state.status import JobStatus
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

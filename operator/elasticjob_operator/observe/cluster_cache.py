@@ -21,7 +21,7 @@ from elasticjob_operator.observe.lists import PAGE, read_list
 from elasticjob_operator.observe.objects import SeenAccount, SeenLease, SeenNode, SeenPod
 from elasticjob_operator.observe.store import Store
 from elasticjob_operator.observe.write_probe import WriteProbe
-from elasticjob_operator.plan.model import OOM_KILLED, Job, Observed, Participant, Pod
+from elasticjob_operator.plan.state.model import OOM_KILLED, Job, Observed, Participant, Pod
 
 Dirty = Callable[[str, str], None]
 """Called with (namespace, job) when something about that job is new."""

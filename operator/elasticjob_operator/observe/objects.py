@@ -56,8 +56,8 @@ from elasticjob.contract.reports import (
 )
 from elasticjob.contract.round_record import MAX_ROUND_BYTES, MemberList, RoundRecord
 from elasticjob.contract.text import is_token, last_words, one_line
-from elasticjob_operator.plan.containers import training_container
-from elasticjob_operator.plan.model import OOM_KILLED, Exit, Participant, Pod
+from elasticjob_operator.plan.state.model import OOM_KILLED, Exit, Participant, Pod
+from elasticjob_operator.plan.template.containers import training_container
 
 UNREACHABLE_TAINT = "node.kubernetes.io/unreachable"
 OUT_OF_SERVICE_TAINT = "node.kubernetes.io/out-of-service"

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from elasticjob.contract.limits import Limits
 from elasticjob_operator.observe.objects import version_of
 from elasticjob_operator.observe.packed_template import PackedTemplate, TemplateTooLarge
-from elasticjob_operator.plan import status_json
-from elasticjob_operator.plan.model import (
+from elasticjob_operator.plan.state import status_json
+from elasticjob_operator.plan.state.model import (
     CleanPodPolicy,
     FencingType,
     HandlerSource,
@@ -27,8 +27,8 @@ from elasticjob_operator.plan.model import (
     RuleAction,
     WarmWorkers,
 )
-from elasticjob_operator.plan.status import JobStatus
-from elasticjob_operator.plan.status_json import VERSION, StatusTooNewError
+from elasticjob_operator.plan.state.status import JobStatus
+from elasticjob_operator.plan.state.status_json import VERSION, StatusTooNewError
 
 MANAGER = "elasticjob.dev/operator"
 ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"

@@ -11,21 +11,16 @@ from collections.abc import Mapping
 from elasticjob.contract.names import pod_name, slot_and_attempt
 from elasticjob.contract.text import counted, one_line
 from elasticjob.rounds.candidates import listed
-from elasticjob_operator.plan import (
-    commands,
-    deletion,
-    fencing,
-    ignored_pods,
-    lifecycle,
-    open_files,
-    scaling,
-    suspension,
-    unheard,
-)
-from elasticjob_operator.plan.model import CreatePod, Pod
-from elasticjob_operator.plan.pass_state import Pass
-from elasticjob_operator.plan.status import Condition, with_condition
-from elasticjob_operator.plan.waits import JobWait
+from elasticjob_operator.plan import lifecycle
+from elasticjob_operator.plan.changes import deletion, scaling, suspension
+from elasticjob_operator.plan.losses import unheard
+from elasticjob_operator.plan.pods import ignored_pods, open_files
+from elasticjob_operator.plan.rounds import fencing
+from elasticjob_operator.plan.state.model import CreatePod, Pod
+from elasticjob_operator.plan.state.pass_state import Pass
+from elasticjob_operator.plan.state.status import Condition, with_condition
+from elasticjob_operator.plan.state.waits import JobWait
+from elasticjob_operator.plan.template import torchrun_flags
 
 UNSCHEDULED_SECONDS = 30.0
 """How long a pod may have neither a node nor a word from a scheduler until the condition says so."""
@@ -249,7 +244,7 @@ def _unjoined(p: Pass) -> str:
     for pod in p.observed.pods:
         silent = p.alive(pod) and pod.running and p.participant(pod) is None and pod.uid not in members
         if silent and p.waits.left(JobWait.UNJOINED, pod.uid, UNJOINED_SECONDS) == 0:
-            why = commands.why_apart(p.job)
+            why = torchrun_flags.why_apart(p.job)
             hint = f": {why}" if why else f"; see its log, and check that its command runs {_torchrun(p)}"
             return f"{pod.name} has run for {UNJOINED_SECONDS:.0f} s and has not joined{hint}"
     return ""
@@ -278,7 +273,7 @@ def _waits_for_node(p: Pass, pod: Pod) -> bool:
 def _torchrun(p: Pass) -> str:
     if p.job.spec.template is None:
         return f"torchrun --rdzv-backend=k8s --rdzv-endpoint={p.job.name}"
-    return commands.NEEDED
+    return torchrun_flags.NEEDED
 
 
 def _set(p: Pass, kind: str, status: str, reason: str, message: str) -> None:

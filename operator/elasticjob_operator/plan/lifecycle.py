@@ -15,16 +15,19 @@ from elasticjob.contract.text import counted
 from elasticjob.rounds.candidates import listed
 from elasticjob.rounds.causes import PLANNED
 from elasticjob.rounds.state import MemberState
-from elasticjob_operator.plan import commands, draining, progress, termination
-from elasticjob_operator.plan.charging import exhausted, slot_attempt
-from elasticjob_operator.plan.evidence import Evidence
-from elasticjob_operator.plan.members import started_again
-from elasticjob_operator.plan.model import DeleteJob
-from elasticjob_operator.plan.pass_state import Pass
-from elasticjob_operator.plan.pods import LINGER_SECONDS
-from elasticjob_operator.plan.rounds import others_may_go_on, projection
-from elasticjob_operator.plan.status import ParticipantStatus
-from elasticjob_operator.plan.waits import JobWait
+from elasticjob_operator.plan.changes import draining
+from elasticjob_operator.plan.charges.charging import exhausted, slot_attempt
+from elasticjob_operator.plan.losses import pod_ends
+from elasticjob_operator.plan.losses.members import started_again
+from elasticjob_operator.plan.pods.pods import LINGER_SECONDS
+from elasticjob_operator.plan.rounds import progress
+from elasticjob_operator.plan.rounds.rounds import others_may_go_on, projection
+from elasticjob_operator.plan.state.evidence import Evidence
+from elasticjob_operator.plan.state.model import DeleteJob
+from elasticjob_operator.plan.state.pass_state import Pass
+from elasticjob_operator.plan.state.status import ParticipantStatus
+from elasticjob_operator.plan.state.waits import JobWait
+from elasticjob_operator.plan.template import torchrun_flags
 
 LONGEST_PIECE_SECONDS = 60.0
 """Of the time that counts for ``idleDeadlineSeconds``."""
@@ -87,7 +90,7 @@ def check_failure(p: Pass) -> bool:
         return True
     never = _never_joined(p)
     if never:
-        why = commands.why_apart(p.job) or commands.MUST
+        why = torchrun_flags.why_apart(p.job) or torchrun_flags.MUST
         _close(
             p,
             Outcome.FAILED,
@@ -257,9 +260,9 @@ def _never_joined(p: Pass) -> str:
             continue
         if pod.uid in members or p.participant(pod) is not None or slot_attempt(pod) in p.before.charged_pods:
             continue
-        if termination.disruption_of(p, pod, pod.name) is not None or termination.node_problem(p, pod):
+        if pod_ends.disruption_of(p, pod, pod.name) is not None or pod_ends.node_problem(p, pod):
             continue
-        if termination.explanation_left(p, pod) == 0:
+        if pod_ends.explanation_left(p, pod) == 0:
             p.judged_unheard.add(pod.name)
             return pod.name
     return ""

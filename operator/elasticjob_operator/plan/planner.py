@@ -13,33 +13,23 @@ from elasticjob.contract.names import JOB_LABEL, STANDBY_LABEL
 from elasticjob.contract.round_record import Phase
 from elasticjob.rounds.state import MemberState
 from elasticjob.rounds.waits import WaitKey, Waits
-from elasticjob_operator.plan import (
-    backoff,
-    charge_revision,
-    charging,
-    conditions,
+from elasticjob_operator.plan import conditions, lifecycle
+from elasticjob_operator.plan.changes import (
+    deleted_pods,
     deletion,
-    departures,
-    error_text,
-    fencing,
-    ignored_pods,
-    lifecycle,
-    nodes,
-    notices,
-    open_files,
-    pods,
-    progress,
-    rounds,
+    node_notices,
     scaling,
-    starts,
-    status_size,
     suspension,
-    unheard,
 )
-from elasticjob_operator.plan.model import Job, Now, Observed, Plan
-from elasticjob_operator.plan.pass_state import Pass
-from elasticjob_operator.plan.status import JobStatus
-from elasticjob_operator.plan.waits import JobWait
+from elasticjob_operator.plan.charges import backoff, charging, revision
+from elasticjob_operator.plan.losses import error_text, excluded_nodes, unheard
+from elasticjob_operator.plan.pods import ignored_pods, open_files, pods
+from elasticjob_operator.plan.rounds import fencing, progress, rounds, warm_starts
+from elasticjob_operator.plan.state import status_size
+from elasticjob_operator.plan.state.model import Job, Now, Observed, Plan
+from elasticjob_operator.plan.state.pass_state import Pass
+from elasticjob_operator.plan.state.status import JobStatus
+from elasticjob_operator.plan.state.waits import JobWait
 
 MAX_WAITING = 100
 """Pods beyond those wanted that are listed with the participants: users may create any with the label."""
@@ -74,7 +64,7 @@ def plan(job: Job, status: JobStatus, observed: Observed, now: Now, timers: Mapp
     if p.round.phase == "Closed" and p.status.terminal_state:
         pods.clean_up(p)
         lifecycle.expire(p)
-    nodes.clear_dead_nodes(p)
+    excluded_nodes.clear_dead_nodes(p)
     pods.delete_orphaned_leases(p)
     if not p.before.finished:
         ignored_pods.describe(p)
@@ -132,21 +122,21 @@ def _advance(p: Pass) -> None:
     charging.refresh_accounts(p)
     rounds.renumber_above_leases(p)
     progress.update(p)
-    starts.count(p)
+    warm_starts.count(p)
     fencing.note(p)
-    departures.drain(p)
-    notices.heed(p)
+    deleted_pods.drain(p)
+    node_notices.heed(p)
     if p.round.phase == "Active":
         rounds.watch_active(p)
     if p.round.phase == "Active":
-        notices.leave(p)
+        node_notices.leave(p)
     scaling.update_min_replicas(p)
     if lifecycle.check_success(p):
         return
     draining_first = suspension.wanted(p) and suspension.drains(p)
     if suspension.wanted(p) and not draining_first:
         suspension.suspend(p)
-        charge_revision.revise(p)
+        revision.revise(p)
         if not lifecycle.check_accounts(p):
             suspension.hold(p)
         return
@@ -159,7 +149,7 @@ def _advance(p: Pass) -> None:
         rounds.form(p)
         if not healthy:
             backoff.record_lost_members(p)
-    charge_revision.revise(p)
+    revision.revise(p)
     pods.charge_early_ends(p)
     if lifecycle.check_failure(p):
         return
@@ -202,7 +192,7 @@ def _throttle(p: Pass) -> None:
 
 def _without_riders(status: JobStatus) -> JobStatus:
     """The status without what members say along with something else."""
-    return starts.without(progress.without(status))
+    return warm_starts.without(progress.without(status))
 
 
 def _throttle_seconds(p: Pass, starting: bool) -> float:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import IntEnum
 
-from elasticjob_operator.plan.model import Pod
-from elasticjob_operator.plan.status import JobStatus, ParticipantStatus
+from elasticjob_operator.plan.state.model import Pod
+from elasticjob_operator.plan.state.status import JobStatus, ParticipantStatus
 
 
 class Urgency(IntEnum):

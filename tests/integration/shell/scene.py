@@ -20,7 +20,7 @@ from elasticjob_operator.controller.controller import Controller
 from elasticjob_operator.observe.client import MERGE_PATCH, Client, Json
 from elasticjob_operator.observe.credentials import Credentials
 from elasticjob_operator.observe.errors import ApiError, Gone, NotFound, Unavailable
-from elasticjob_operator.plan.status import RoundStatus
+from elasticjob_operator.plan.state.status import RoundStatus
 from elasticjob_operator.settings import Settings
 from tests.integration.shell.stub import StubPlanner
 

@@ -9,8 +9,16 @@ from dataclasses import replace
 from elasticjob.contract.names import pod_name
 from elasticjob.contract.round_record import RoundRecord
 from elasticjob.rounds.waits import RoundWait, WaitKey
-from elasticjob_operator.plan.model import CreatePod, DeletePod, Event, Job, Now, Observed, Plan
-from elasticjob_operator.plan.status import JobStatus, ParticipantStatus, RoundStatus
+from elasticjob_operator.plan.state.model import (
+    CreatePod,
+    DeletePod,
+    Event,
+    Job,
+    Now,
+    Observed,
+    Plan,
+)
+from elasticjob_operator.plan.state.status import JobStatus, ParticipantStatus, RoundStatus
 
 Actions = tuple[CreatePod | DeletePod, ...]
 FIRST = WaitKey(RoundWait.LAST_CALL)

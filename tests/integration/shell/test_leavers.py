@@ -9,8 +9,8 @@ import pytest
 
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.waits import WaitKey
-from elasticjob_operator.plan.model import Job, Now, Observed, Plan
-from elasticjob_operator.plan.status import JobStatus, ParticipantStatus, RoundEnd
+from elasticjob_operator.plan.state.model import Job, Now, Observed, Plan
+from elasticjob_operator.plan.state.status import JobStatus, ParticipantStatus, RoundEnd
 from tests.integration.shell.scene import Operator, Scene, until
 from tests.integration.shell.stub import StubPlanner, project
 

@@ -12,7 +12,7 @@ from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.act.pod_creation_limiter import PODS_PER_TURN
 from elasticjob_operator.observe.client import Json
 from elasticjob_operator.observe.errors import ApiError, Forbidden, Invalid, TooManyRequests, Unavailable
-from elasticjob_operator.plan.model import CreatePod, DeletePod, Job, Observed
+from elasticjob_operator.plan.state.model import CreatePod, DeletePod, Job, Observed
 from tests.integration.shell.scene import Scene, eventually, most_tries, until
 from tests.integration.shell.stub import FIRST, Actions, create_missing
 

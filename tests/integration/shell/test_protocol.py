@@ -16,9 +16,9 @@ from elasticjob.contract.round_record import RoundRecord
 from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.observe.client import MERGE_PATCH
 from elasticjob_operator.observe.errors import NotFound
-from elasticjob_operator.plan import status_json
-from elasticjob_operator.plan.model import Job
-from elasticjob_operator.plan.status import JobStatus, RoundStatus
+from elasticjob_operator.plan.state import status_json
+from elasticjob_operator.plan.state.model import Job
+from elasticjob_operator.plan.state.status import JobStatus, RoundStatus
 from tests.integration.shell.scene import DEADLINE, Scene, eventually, until
 from tests.integration.shell.stub import create_missing
 

@@ -10,7 +10,7 @@ from devcluster.access import ClusterAccess
 from devcluster.wait import wait_for
 from elasticjob.contract.names import JOB_LABEL
 from elasticjob_operator.observe.errors import NotFound
-from elasticjob_operator.plan.status import ParticipantStatus
+from elasticjob_operator.plan.state.status import ParticipantStatus
 from tests.integration.shell.scene import DEADLINE, Scene, eventually
 from tests.integration.shell.stub import create_missing
 

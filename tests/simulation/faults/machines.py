@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elasticjob_operator.plan.evidence import APPLICATION, INFRASTRUCTURE
+from elasticjob_operator.plan.state.evidence import APPLICATION, INFRASTRUCTURE
 from tests.simulation.agent import Agent
 from tests.simulation.cluster import Node
 from tests.simulation.world import World

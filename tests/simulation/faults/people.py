@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from elasticjob.contract.round_record import RoundRecord
-from elasticjob_operator.plan.evidence import INFRASTRUCTURE, PREEMPTION
+from elasticjob_operator.plan.state.evidence import INFRASTRUCTURE, PREEMPTION
 from tests.simulation.api import JOB_KEY, LIST_KEY, ROUND_KEY
 from tests.simulation.cluster import Node
 from tests.simulation.world import World

@@ -1,0 +1,1 @@
+"""Who is lost, why, and which nodes are avoided for it."""

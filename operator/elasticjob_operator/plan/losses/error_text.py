@@ -1,0 +1,46 @@
+"""What workers say of their failures: without what torch adds to each of its errors, and what to do where a
+failure rule looks for an error text and there is none."""
+
+from __future__ import annotations
+
+import re
+
+from elasticjob.contract.text import NO_ERROR_TEXT
+from elasticjob.rounds.candidates import listed
+from elasticjob_operator.plan.state.pass_state import Pass
+from elasticjob_operator.plan.state.status import Failure
+from elasticjob_operator.plan.state.waits import JobWait
+
+_CHATTER = re.compile(
+    r"\. (?:This is typically caused by a remote worker (?:hanging|crashing)"
+    r"|This may indicate a possible application crash on rank"
+    r"|Check the logs of the remote worker)\b.*"
+)
+"""What torch puts behind errors of connections, by its own sentences: advice that is the same for all."""
+
+
+def without_chatter(text: str) -> str:
+    """The error itself, for a sentence. Rules see all of it."""
+    return _CHATTER.sub("", text)
+
+
+def report(p: Pass, failure: Failure) -> None:
+    """Say it once for each generation of the job. ``failure``: one that no rule matched."""
+    names = [rule.name for rule in p.job.spec.rules if rule.on_error_pattern]
+    if not names or not failure.message.endswith(NO_ERROR_TEXT):
+        return
+    if not p.waits.begins(JobWait.NO_ERROR_TEXT_REPORTED, p.job.generation):
+        return
+    which = f"rule{'s' * (len(names) != 1)} {listed(names)}"
+    p.event(
+        "NoErrorText",
+        f"onErrorPattern of {which} cannot match: the failure of {failure.pod_name} has no error text; "
+        "decorate the script's main function with @record (torch.distributed.elastic.multiprocessing.errors)",
+        warning=True,
+        pod=failure.pod_name,
+    )
+
+
+def remember(p: Pass) -> None:
+    """Keep in mind that it was said."""
+    p.waits.continues(JobWait.NO_ERROR_TEXT_REPORTED, p.job.generation)

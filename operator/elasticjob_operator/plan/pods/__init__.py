@@ -1,0 +1,1 @@
+"""Which pods there are to be."""

@@ -1,0 +1,359 @@
+"""Slots and pods: which pods should exist, which are replaced, and which are cleaned up.
+
+A pod is named ``<job>-<slot>-<attempt>``; the attempt is written to the status before the pod is created. A
+lost pod is replaced at once under the next attempt number, without waiting for the old pod to disappear.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+
+from elasticjob.contract.names import pod_name, slot_and_attempt
+from elasticjob.contract.text import counted, node_words
+from elasticjob.rounds.candidates import listed
+from elasticjob.rounds.state import MemberState
+from elasticjob_operator.plan.charges import backoff, revision
+from elasticjob_operator.plan.charges.charging import charge_pod, mark_charged, slot_attempt
+from elasticjob_operator.plan.losses import excluded_nodes, pod_ends
+from elasticjob_operator.plan.state.evidence import Evidence
+from elasticjob_operator.plan.state.model import (
+    Action,
+    CleanPodPolicy,
+    CreatePod,
+    DeleteLease,
+    DeletePod,
+    LabelStandby,
+    Pod,
+    SetMemberGate,
+)
+from elasticjob_operator.plan.state.pass_state import Pass
+from elasticjob_operator.plan.state.waits import JobWait
+
+ORPHAN_SECONDS = 10.0
+"""How long a Lease without a pod is left alone: the two watches are not in step."""
+MAX_ORPHANS = 200
+"""How many Leases without a pod one pass looks at: a user who may create Leases can create very many."""
+LINGER_SECONDS = 30.0
+"""How long a pod may take to end by itself after its job is finished or its round is over for it."""
+
+MAX_EARLY_END_EVENTS = 3
+"""How many Events on early ends one pass sends; each is about all pods that ended alike."""
+SIDECAR_LINGER_SECONDS = 5.0
+"""How long a pod whose training container has ended in vain is left to the other containers in it: the pod
+that replaces it may need what it holds. They get their grace period besides."""
+
+
+def keep_pods(p: Pass) -> None:
+    """Bring the pods of an unfinished job to what is wanted."""
+    if p.job.spec.template is not None:
+        _replace_silent(p)
+        excluded_nodes.keep_nodes(p)
+        _delete_surplus(p)
+        _retire_names(p)
+        _create_missing(p)
+        _delete_lost_and_replaced(p)
+        _delete_held_by_sidecars(p)
+        _delete_old_attempts(p)
+    live = [pod for pod in p.observed.pods if p.alive(pod)]
+    _report_changed_labels(p, live)
+    _count(p, len(live) + sum(isinstance(a, CreatePod) for a in p.actions))
+    if p.job.spec.template is not None and p.round.phase == "Active":
+        _label_standbys(p, live)
+    _set_member_gates(p, live)
+
+
+def _count(p: Pass, there: int) -> None:
+    """Those that an autoscaler counts: without standbys."""
+    wanted = max(p.job.spec.replicas, len(p.status.members()) * (p.round.phase == "Active"))
+    p.set(replicas=min(there, wanted))
+
+
+def _report_changed_labels(p: Pass, live: list[Pod]) -> None:
+    """Say once that labels were changed which say what a pod's name says."""
+    for pod in live:
+        if pod.mislabeled and p.waits.begins(JobWait.LABELS_REPORTED, f"{pod.uid}:{pod.mislabeled}"):
+            text = f"labels of {pod.name} were changed ({pod.mislabeled}) and are ignored; by its name it is"
+            p.event(
+                "PodLabelsIgnored", f"{text} attempt {pod.attempt} of slot {pod.slot}", True, pod=pod.name
+            )
+
+
+def _label_standbys(p: Pass, live: list[Pod]) -> None:
+    """Pods beyond ``replicas`` that are no members stand by: an autoscaler's average leaves them out.
+
+    Which ones changes as rarely as can be: those that have the label keep it.
+    """
+    others = [pod for pod in live if pod.uid not in p.status.member_uids]
+    count = min(p.job.spec.spares, max(0, len(live) - max(p.job.spec.replicas, p.round.members)))
+    others.sort(key=lambda pod: (not pod.standby, -(pod.slot or 0)))
+    standing_by = {pod.uid for pod in others[:count]}
+    going = {action.uid for action in p.actions if isinstance(action, DeletePod)}
+    for pod in live:
+        if pod.uid not in going and pod.standby != (pod.uid in standing_by):
+            p.actions.append(LabelStandby(pod.name, pod.uid, not pod.standby))
+
+
+def _set_member_gates(p: Pass, live: list[Pod]) -> None:
+    """Of the pods that ask for it: those are ready that are members of a round which has met, until another
+    round is formed without them. So a disruption budget counts neither standbys nor pods that have not
+    joined, and no other pod may be evicted before a replacement trains."""
+    met = p.round.established_time is not None
+    going = {action.uid for action in p.actions if isinstance(action, DeletePod)}
+    for pod in live:
+        if pod.member_gate is None or pod.uid in going:
+            continue
+        member = pod.uid in p.status.member_uids and (met or pod.member_gate)
+        if member != pod.member_gate:
+            p.actions.append(SetMemberGate(pod.name, pod.uid, member))
+
+
+def clean_up(p: Pass) -> None:
+    """After the end of the job pods end by themselves. What then becomes of them, and of one that does not
+    end, is for ``cleanPodPolicy``; by default the former are kept and the latter deleted."""
+    _count(p, sum(p.alive(pod) for pod in p.observed.pods))
+    policy = p.job.spec.clean_pod_policy
+    if p.job.spec.template is None or policy == CleanPodPolicy.NONE.value:
+        return
+    for pod in p.observed.pods:
+        if not pod.of_this_job or pod.deleting:
+            continue
+        if pod.ended:
+            if policy == CleanPodPolicy.ALL.value:
+                p.actions.append(DeletePod(pod.name, pod.uid, "the job is finished"))
+            continue
+        never_ran = not pod.running and pod.exit is None
+        if never_ran or p.waits.left(JobWait.PODS_END, pod.uid, LINGER_SECONDS) == 0:
+            p.actions.append(DeletePod(pod.name, pod.uid, "the job is finished"))
+
+
+def delete_orphaned_leases(p: Pass) -> None:
+    """Delete the Leases of pods that are gone."""
+    orphans = (name for name in p.observed.leases if name not in p.pods_by_name)
+    for name in islice(orphans, MAX_ORPHANS):
+        if p.waits.left(JobWait.ORPHAN, name, ORPHAN_SECONDS) == 0:
+            p.judged_unheard.add(name)
+            p.actions.append(DeleteLease(name))
+
+
+def writers(p: Pass) -> tuple[str, ...]:
+    """The pods that may write the Lease of their name: all that have not ended, and those being made."""
+    names = {
+        pod.name
+        for pod in p.observed.pods
+        if pod.of_this_job and not pod.ended and (pod.uid in p.held or not p.is_replaced(pod))
+    }
+    if p.job.spec.template is not None:
+        names |= {
+            pod_name(p.job.name, slot, attempt)
+            for slot, attempt in enumerate(p.status.attempts)
+            if attempt >= 0
+        }
+    return tuple(sorted(names))
+
+
+def is_recorded(p: Pass, action: Action) -> bool:
+    """Whether this action follows from the status alone, so that it needs no other to be written first."""
+    if isinstance(action, CreatePod):
+        there = p.status.attempts[action.slot] if action.slot < len(p.status.attempts) else -1
+        return there == action.attempt
+    if isinstance(action, DeletePod):
+        pod = p.pods_by_name.get(action.name)
+        unwanted = pod is not None and (p.is_replaced(pod) or pod.uid in p.status.lost_pod_uids)
+        return unwanted or p.status.finished or p.status.is_true("Suspended")
+    return not isinstance(action, SetMemberGate)  # who is a member, the status says
+
+
+def charge_early_ends(p: Pass) -> None:
+    """A pod that ended while it was no member hurt no other pod, but that must not go on for ever.
+
+    The end of a member that was not waited for belongs to its round (``charge_revision``).
+    """
+    if p.job.spec.template is None:
+        return
+    others = p.status.member_uids.union(entry.pod_uid for entry in p.round.unaccounted_members)
+    charged = set(p.status.charged_pods)
+    ended: dict[str, list[str]] = {}
+    for pod in p.observed.pods:
+        if (
+            not pod.of_this_job
+            or pod.uid in others
+            or pod.deleting
+            or p.is_replaced(pod)
+            or slot_attempt(pod) in charged
+        ):
+            continue
+        if (pod.exit is None and not pod.ended) or pod_ends.explanation_left(p, pod) > 0:
+            continue
+        if pod_ends.ended_well(p, pod) and pod_ends.disruption_of(p, pod, pod.name) is None:
+            mark_charged(p, pod.uid)
+        elif text := charge_pod(p, _early_end(p, pod)):
+            ended.setdefault(text.removeprefix(pod.name), []).append(pod.name)
+    for how, names in islice(ended.items(), MAX_EARLY_END_EVENTS):
+        each = " each" * (len(names) > 1)
+        one = names[0] if len(names) == 1 else ""
+        p.event("PodEndedEarly", f"{listed(names)}{each}{how}", True, True, pod=one)
+
+
+def _early_end(p: Pass, pod: Pod) -> Evidence:
+    evidence = pod_ends.explain(p, pod, pod.name)
+    if pod_ends.disruption_of(p, pod, pod.name) is not None:
+        return replace(evidence, message=f"{evidence.message}; it was not yet a member of a round")
+    problem = pod_ends.node_problem(p, pod) if pod.exited_well else ""
+    if problem:  # a machine that is shut down may let a command end well
+        text = f"{pod.name} ended with exit code 0 before it joined, and {node_words(pod.node)} {problem}"
+        return replace(pod_ends.node_lost(p, pod, pod.name), message=text)
+    how = pod_ends.describe_failure(pod)
+    if pod.exit is not None:
+        how = pod_ends.describe_end(pod, pod.exit) if pod.failed_init else pod_ends.describe_exit(pod.exit)
+        how += pod_ends.said(pod.exit)
+    if pod_ends.installer_failed(p, pod):
+        how += pod_ends.HANDLER_IS_BROKEN
+    lease = p.participant(pod)
+    when = "before it joined" if lease is None else "while it was not in a round"
+    return replace(evidence, message=f"{pod.name} ended {when}: {how}")
+
+
+def _delete_surplus(p: Pass) -> None:
+    """More pods than wanted, beside a running round or before the first: those that are furthest from
+    training go first, as in a ReplicaSet.
+
+    Members that a smaller round will leave out are standbys once it is published.
+    """
+    if p.round.phase != "Active" and p.round.number > 0:
+        return
+    members = p.status.member_uids
+    live = [pod for pod in p.observed.pods if p.alive(pod)]
+    surplus = len(live) - max(p.job.spec.pods, len(members))
+    others = [pod for pod in live if pod.uid not in members]
+    others.sort(key=lambda pod: (*_readiness(p, pod), -(pod.slot or 0)))
+    going = others[: max(0, surplus)]
+    revision.forget(p, {pod.uid for pod in going})
+    for pod in going:
+        backoff.record_surplus_deletion(p, pod)
+        p.actions.append(
+            DeletePod(pod.name, pod.uid, f"scaled down to {counted(p.job.spec.replicas, 'replica')}")
+        )
+
+
+def _readiness(p: Pass, pod: Pod) -> tuple[bool, ...]:
+    """How near a pod is to training: it has a node, the node is ready, it runs, it has joined (perhaps
+    for the round that this pass has published without it)."""
+    lease = p.participant(pod)
+    record = lease.record if lease is not None else None
+    joined = record is not None and record.seen(p.job.uid) >= p.before.current_round.number
+    return bool(pod.node), pod.node_ready and not pod.unreachable, pod.running, joined
+
+
+def _replace_silent(p: Pass) -> None:
+    """A pod that has announced itself and stopped renewing its Lease is not picked; while it is needed, it
+    gets as long to come back as a member to rejoin."""
+    if p.round.phase == "Active" and p.round.members >= p.job.spec.pods:
+        return
+    lost: dict[str, str] = {}
+    newcomers = []
+    for pod in p.observed.pods:
+        silent = p.silent_announcement(pod)
+        if silent is None or silent <= p.job.spec.limits.rejoin_timeout:
+            continue
+        if p.round.phase == "Active" and pod.uid in p.status.member_uids:
+            continue
+        text = f"{pod.name} joined, but has not renewed its Lease for {silent:.0f} s"
+        p.event("PodReplaced", text, warning=True, pod=pod.name)
+        p.judged_unheard.add(pod.name)
+        if pod.uid in p.status.member_uids:
+            lost[pod.uid] = text
+        else:
+            newcomers.append(pod)
+    p.replace_pods(newcomers)
+    p.mark_lost(lost)
+
+
+def _retire_names(p: Pass) -> None:
+    """Pods that are gone, and that the status is about to forget: no later pod gets their names."""
+    kept = {entry.pod_name for entry in p.status.participants}.union(p.pods_by_name)
+    forgotten = [entry.pod_name for entry in p.before.participants if entry.pod_name not in kept]
+    if forgotten:
+        p.use_up(filter(None, (slot_and_attempt(p.job.name, name) for name in forgotten)))
+
+
+def _create_missing(p: Pass) -> None:
+    missing = p.missing_slots()
+    if not missing:
+        return
+    attempts = list(p.status.attempts)
+    known = _known(p)
+    for slot in missing:
+        attempts.extend([-1] * (slot + 1 - len(attempts)))
+        attempt = attempts[slot]
+        name = pod_name(p.job.name, slot, attempt) if attempt >= 0 else ""
+        if name in known:
+            ended = p.pods_by_name.get(name)
+            if ended is not None and ended.of_this_job and pod_ends.explanation_left(p, ended) > 0:
+                continue
+            attempt += 1
+        if backoff.slot_backoff_left(p, slot) > 0:
+            continue
+        attempt = max(attempt, 0)
+        while pod_name(p.job.name, slot, attempt) in p.pods_by_name:
+            attempt += 1
+        attempts[slot] = attempt
+        p.actions.append(CreatePod(slot, attempt, excluded_nodes.excluded(p)))
+    p.set(attempts=tuple(attempts))
+
+
+def _known(p: Pass) -> set[str]:
+    """The pods that are known to have existed. If that of a slot's newest attempt is none of them, an
+    operator died before it made it."""
+    known = {entry.pod_name for entry in p.status.participants}.union(p.pods_by_name)
+    known.update(backed_off.pod_name for backed_off in p.status.slot_backoffs)
+    known.update(charge.pod_name for account in p.status.accounts for charge in account.charges)
+    return known
+
+
+def _delete_lost_and_replaced(p: Pass) -> None:
+    """Pods of lost members, and running pods of a slot that a later attempt has taken."""
+    lost = {m.pod_uid: m.message for m in p.status.members() if m.state == MemberState.LOST}
+    for pod in p.observed.pods:
+        if not pod.of_this_job or pod.ended or pod.exit is not None or pod.deleting:
+            continue
+        if pod.uid in lost:
+            if lost[pod.uid] or p.waits.left(JobWait.PODS_END, pod.uid, LINGER_SECONDS) == 0:
+                p.actions.append(DeletePod(pod.name, pod.uid, lost[pod.uid] or "its round is over"))
+        elif pod.uid in p.held:
+            continue
+        elif p.is_replaced(pod) and (
+            # One that says that it ends does so by itself, and whose doing that was is still to be seen.
+            not p.leaving(pod) or p.waits.left(JobWait.PODS_END, pod.uid, LINGER_SECONDS) == 0
+        ):
+            why = f"{node_words(pod.node)} has the taint {pod.notice}" if pod.notice else ""
+            p.actions.append(DeletePod(pod.name, pod.uid, why or "replaced by a later pod of the same slot"))
+
+
+def _delete_held_by_sidecars(p: Pass) -> None:
+    """Pods whose training container has ended while another lives: nothing else frees what they hold.
+
+    Those of members that have done their part, or may have, end with the job.
+    """
+    done = p.status.member_uids - p.status.lost_pod_uids if p.round.phase == "Active" else frozenset()
+    for pod in p.observed.pods:
+        if not pod.of_this_job or pod.ended or pod.deleting or pod.exit is None or not pod.sidecar_running:
+            continue
+        if pod.uid in done or pod_ends.explanation_left(p, pod) > 0:
+            continue
+        if p.waits.left(JobWait.SIDECAR, pod.uid, SIDECAR_LINGER_SECONDS) == 0:
+            how = pod_ends.describe_exit(pod.exit)
+            why = f"its training container ended with {how}, but other containers keep the pod running"
+            p.actions.append(DeletePod(pod.name, pod.uid, why))
+
+
+def _delete_old_attempts(p: Pass) -> None:
+    """Of each slot's ended pods the newest is kept, so that its log can be read."""
+    newest: dict[int, Pod] = {}
+    for pod in sorted(p.observed.pods, key=lambda pod: pod.attempt):
+        if not pod.of_this_job or pod.slot is None or not pod.ended or pod.deleting:
+            continue
+        older = newest.get(pod.slot)
+        if older is not None:
+            p.actions.append(DeletePod(older.name, older.uid, "a later pod of the same slot has ended"))
+        newest[pod.slot] = pod

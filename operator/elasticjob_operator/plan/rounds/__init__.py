@@ -1,0 +1,1 @@
+"""A round begins, runs and ends."""

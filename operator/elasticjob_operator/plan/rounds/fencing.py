@@ -1,0 +1,126 @@
+"""Fencing: of two rounds of a job only the later one makes progress that counts.
+
+A round is published once at least one member of the round before is known to have left it: training needs
+all of them. If a whole round is lost with its nodes, or cut off, nothing shows that, and the job waits until
+an administrator says that the machines are off.
+
+A round whose workers all save with ``elasticjob.checkpoint`` needs no such proof: the next round claims the
+folder, and from then on nothing that the one before saves counts. Its leader says so while it runs. A job
+whose checkpoints are fenced in another way may limit the wait (``failurePolicy.fencing``): then it is enough
+that every member was silent for so long.
+"""
+
+from __future__ import annotations
+
+from elasticjob.contract.text import node_words
+from elasticjob.rounds.candidates import Defer, listed
+from elasticjob_operator.plan.losses import members, pod_ends
+from elasticjob_operator.plan.state.pass_state import Pass
+from elasticjob_operator.plan.state.waits import JobWait
+
+REASON = "WaitingForFencing"
+"""Of the condition Training, and of the Event when the wait begins."""
+
+MAX_NAMED = 8
+"""Members that the sentence names."""
+
+
+def hold(p: Pass) -> Defer | None:
+    """Why the next round may not be published yet; None if it may."""
+    if members.fencing_satisfied(p):
+        return None
+    if p.round.fenced and not p.job.spec.fencing_needs_proof:
+        p.fenced = (
+            f"nothing proves that round {p.round.number} has stopped, but all its workers use "
+            "elasticjob.checkpoint, which accepts nothing from them once the next round has begun"
+        )
+        return None
+    seconds = p.job.spec.fencing_after
+    left = _left(p, seconds) if seconds is not None else None
+    if left == 0:
+        p.unfenced = f"nothing proves that round {p.round.number} has stopped (failurePolicy.fencing)"
+        return None
+    p.reason = REASON
+    text = f"{_why(p)}. It goes on as soon as one of them is known to have stopped, or comes back"
+    if left is not None:
+        text += f", or after {left:.0f} s without a sign of life from any of them (failurePolicy.fencing)"
+    text += _remedy(p)
+    before = p.before.condition("Training")
+    if before is None or before.reason != REASON:
+        p.event("WaitingForFencing", text, warning=True)
+    return Defer(left, text)
+
+
+def note(p: Pass) -> None:
+    """Take in that the checkpoints of the current round are fenced: its leader says so once."""
+    leader = next(iter(p.status.members()), None)
+    lease = p.lease_of(leader.pod_uid) if leader is not None else None
+    if lease is not None and lease.fenced and lease.fenced == p.round.nonce:
+        p.set_round(fenced=True)
+
+
+def _why(p: Pass) -> str:
+    """Which members keep the next round from beginning, each with its node."""
+    last = p.status.members()
+    named = [f"{m.pod_name} on {node_words(m.node_name)}" for m in last[:MAX_NAMED]]
+    more = f" and {len(last) - MAX_NAMED} more" if len(last) > MAX_NAMED else ""
+    who = f"of round {p.round.number} ({', '.join(named)}{more})"
+    pods = [p.pods_by_uid[m.pod_uid] for m in last if m.pod_uid in p.pods_by_uid]
+    if all(pod_ends.node_problem(p, pod) for pod in pods):
+        return f"training waits: all members {who} are out of reach and may still be training"
+    return f"training waits: no member {who} is known to have stopped, and two rounds must not train at once"
+
+
+def tell(p: Pass, number: int) -> str:
+    """Say of the round that is published now that nothing proves the end of the one before, if so."""
+    if p.fenced:
+        p.event("RoundFenced", f"round {number} begins at once: {p.fenced}")
+        return f"; {p.fenced}"
+    if not p.unfenced:
+        return ""
+    silent = {m.pod_name for m in p.status.members()}
+    p.judged_silent |= silent
+    p.judged_unheard |= silent
+    p.event(
+        "RoundNotFenced",
+        f"round {number} begins although {p.unfenced}; make sure that only this round's pods write "
+        "checkpoints, and look whether the machines of the round before are off",
+        warning=True,
+    )
+    return f"; {p.unfenced}"
+
+
+def _left(p: Pass, seconds: int) -> float:
+    """Seconds until the round has been over, and each of its members silent, for so long."""
+    ended = p.round.end.time if p.round.end is not None else None
+    left = p.left_since(ended or p.now.wall, seconds, JobWait.FENCING, p.round.number)
+    for member in p.status.members():
+        lease = p.lease_of(member.pod_uid)
+        silent = lease.silent if lease is not None else p.waits.elapsed(JobWait.FENCING, member.pod_uid)
+        left = max(left, seconds - silent)
+    if left > 0:
+        p.waits.declare(JobWait.FENCING, p.round.number, seconds, left)
+        p.waits.wake(left + 1)  # silence makes no event
+    return left
+
+
+def _remedy(p: Pass) -> str:
+    """What an administrator can do who knows that the machines are off. Pods on ready nodes end by
+    themselves."""
+    pods = [p.pods_by_uid[uid] for uid in sorted(p.status.member_uids) if uid in p.pods_by_uid]
+    nodes = sorted({pod.node for pod in pods if pod_ends.node_problem(p, pod)})
+    if not nodes and p.observed.nodes is not None:
+        return ""
+    node = nodes[0] if len(nodes) == 1 else "NODE"
+    if len(nodes) == 1:
+        which = f"{node_words(node)} is certainly off"
+    elif nodes:
+        which = (
+            f"one of these nodes is certainly off ({listed([node_words(n) for n in nodes])}; one is enough)"
+        )
+    else:
+        which = "one of their nodes is certainly off (one is enough)"
+    return (
+        f". If {which}: kubectl taint node {node} "
+        "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute, or delete its Node object"
+    )

@@ -1,0 +1,1 @@
+"""What the pod template says of torchrun, containers and accelerators."""
