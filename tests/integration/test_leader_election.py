@@ -96,6 +96,9 @@ class Operator:
         assert self.process.poll() is not None
         self.process = self._start()
 
+    def address(self, path: str) -> str:
+        return f"http://127.0.0.1:{self._port}{path}"
+
     def probe(self, path: str) -> tuple[int, dict[str, Any]]:
         """Status and answer; status 0 while there is none."""
         answer = self._http.request("GET", path, headers={"Connection": "close"}, timeout=5.0)
@@ -425,3 +428,74 @@ def test_a_takeover_with_the_default_durations(scene: Scene) -> None:
     spec = scene.lease()
     assert spec["leaseDurationSeconds"] == 12
     assert spec["holderIdentity"].startswith("second_")
+
+
+FLOOD = """
+import collections, sys, threading, urllib.error, urllib.request
+
+statuses = collections.Counter()
+over = threading.Event()
+
+def ask():
+    while not over.is_set():
+        try:
+            with urllib.request.urlopen(sys.argv[1], timeout=60) as answer:
+                answer.read()
+                statuses[answer.status] += 1
+        except urllib.error.HTTPError as error:
+            statuses[error.code] += 1
+        except OSError:
+            statuses["refused"] += 1
+
+threads = [threading.Thread(target=ask) for _ in range(40)]
+for thread in threads:
+    thread.start()
+print("asking", flush=True)
+sys.stdin.read()
+over.set()
+for thread in threads:
+    thread.join()
+print(statuses[200], statuses[503], flush=True)
+"""
+JOBS = 100
+
+
+def test_who_asks_for_metrics_takes_no_leadership(scene: Scene) -> None:
+    """Another process, as any pod of the cluster may be one: forty requests at once, again and again."""
+    first, second = scene.pair()
+    container = {"name": "main", "image": "none"}
+    jobs = [
+        {
+            "apiVersion": "elasticjob.dev/v1alpha1",
+            "kind": "ElasticJob",
+            "metadata": {"name": f"job-{number}", "namespace": scene.namespace},
+            "spec": {"replicas": 1, "suspend": True, "template": {"spec": {"containers": [container]}}},
+        }
+        for number in range(JOBS)
+    ]
+    listed = {"apiVersion": "v1", "kind": "List", "items": jobs}
+    scene.cluster.kubectl("apply", "-f", "-", input=json.dumps(listed))
+    wait_for(
+        lambda: all("status" in job for job in scene.get("elasticjobs")), DEADLINE, "all jobs have a status"
+    )
+    transitions = scene.lease()["leaseTransitions"]
+    stranger = subprocess.Popen(
+        [sys.executable, "-c", FLOOD, first.address("/metrics")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert stranger.stdout is not None
+        assert stranger.stdout.readline() == "asking\n"
+        scene.renewals(10)
+        answers, refusals = map(int, stranger.communicate("", timeout=DEADLINE)[0].split())
+    finally:
+        stranger.kill()
+        stranger.wait(timeout=60)
+    print(f"{answers} answers, {refusals} refusals")
+    assert answers
+    assert refusals
+    assert scene.lease()["leaseTransitions"] == transitions
+    assert first.leads()
+    assert second.stands_by(first)

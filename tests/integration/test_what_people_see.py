@@ -105,6 +105,21 @@ def test_init_containers_that_do_not_start_or_fail_stand_in_the_condition(
     assert charged["logsCommand"].endswith(" -c elasticjob-handler")
 
 
+def workers(job: PlayedJob) -> set[str]:
+    """What the pods say to torchrun of the number of workers."""
+    containers = [pod["spec"]["containers"][0] for pod in job.pods().values()]
+    return {e["value"] for c in containers for e in c["env"] if e["name"] == "PET_NPROC_PER_NODE"}
+
+
+@pytest.mark.parametrize(("quantity", "counted"), [("0", "1"), ("2", "gpu")])
+def test_a_resource_of_gpus_counts_by_its_quantity(job: PlayedJob, quantity: str, counted: str) -> None:
+    """A template that many teams share has the resource, with 0 where none is wanted."""
+    limits = {"limits": {"nvidia.com/gpu": quantity}}
+    job.apply(pod={"containers": [{"name": "train", "image": "elasticjob-test", "resources": limits}]})
+    job.wait_for(lambda: len(job.pods()) == 2, "the pods are made")
+    assert workers(job) == {counted}
+
+
 def test_workers_are_counted_by_a_claim_or_the_condition_says_that_they_are_not(job: PlayedJob) -> None:
     """No node has these devices: the pods wait, as they were made."""
     if "resourceclaimtemplates" not in job.kubectl("api-resources", "--api-group=resource.k8s.io"):
@@ -124,10 +139,6 @@ def test_workers_are_counted_by_a_claim_or_the_condition_says_that_they_are_not(
             "spec": {"spec": {"devices": devices}},
         }
 
-    def workers() -> set[str]:
-        containers = [pod["spec"]["containers"][0] for pod in job.pods().values()]
-        return {e["value"] for c in containers for e in c["env"] if e["name"] == "PET_NPROC_PER_NODE"}
-
     uses = {
         "resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": "eight"}],
         "containers": [
@@ -139,7 +150,7 @@ def test_workers_are_counted_by_a_claim_or_the_condition_says_that_they_are_not(
     assert not job.pods(), "they would have another number of workers than those made later"
     job.create(claims("gpu.nvidia.com"))
     job.wait_for(lambda: len(job.pods()) == 2, "the pods are made")
-    assert workers() == {"gpu"}
+    assert workers(job) == {"gpu"}
     assert not job.events("GPUsNotCounted")
     job.delete()
     job.no_pods()
@@ -149,7 +160,7 @@ def test_workers_are_counted_by_a_claim_or_the_condition_says_that_they_are_not(
     job.apply(pod=uses)
     text = job.says("cannot be counted; set nprocPerNode")
     assert "GPUs of ResourceClaimTemplate eight (device class h100.example.com)" in text
-    assert workers() == {"1"}
+    assert workers(job) == {"1"}
     assert job.told("GPUsNotCounted")[0] in text
 
 

@@ -132,6 +132,10 @@ class Charges:
                 allowed.add(PREEMPTION)  # a pod deleted for its node: nothing is left to tell by
             if {PREEMPTION, APPLICATION} & allowed and self._past.deaf(since, known.until, "pods"):
                 allowed.add(INFRASTRUCTURE)  # the notice, or how it has ended, is missed, and the pod is gone
+            if self._past.deaf(since, known.until, "nodes") and PREEMPTION in self._truth.between(
+                since, known.until
+            ):
+                allowed.add(PREEMPTION)  # a watch that is opened anew repeats a notice that is over by then
             # A round Lease that was set forward by hand gives a broken round a higher number.
             names = [charged[number] for number in range(key[1], known.next) if number in charged]
             must = known.established and not known.suspended and not known.succeeded

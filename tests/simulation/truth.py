@@ -54,6 +54,10 @@ class Truth:
                 found |= i.accounts
         return found
 
+    def between(self, since: float, until: float) -> set[str]:
+        """The accounts that may bear what has happened to anyone in this time."""
+        return {account for i in self.incidents if since <= i.at <= until for account in i.accounts}
+
     def roots(self, uids: Collection[str], since: float, until: float) -> int:
         """How many things, at as many moments, have happened to these."""
         return len({i.at for i in self.incidents if i.accounts and i.who in uids and since <= i.at <= until})

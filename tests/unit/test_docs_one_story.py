@@ -52,6 +52,23 @@ def test_no_page_promises_an_image_that_is_not_published(document: Path) -> None
             assert "not published" in text
 
 
+@pytest.mark.parametrize("document", READ, ids=lambda document: str(document.relative_to(ROOT)))
+def test_pods_on_a_silent_node_are_not_to_be_deleted_by_force(document: Path) -> None:
+    """That counts as proof that they have stopped."""
+    for text in paragraphs(document):
+        if "--force" in text and re.search(r"\bnodes?\b", text):
+            assert re.search(r"[Dd]o not delete", text), text
+
+
+@pytest.mark.parametrize("document", READ, ids=lambda document: str(document.relative_to(ROOT)))
+def test_a_page_on_the_loss_of_all_nodes_names_the_checkpoints_that_need_no_proof(document: Path) -> None:
+    page = " ".join(document.read_text().split())
+    if re.search(r"all (?:its|their) nodes|all nodes of a round|WaitingForFencing \|", page):
+        assert re.search(
+            r"elasticjob\.checkpoint|checkpoints\.md|failures\.md#fencing|waiting-for-fencing\.md", page
+        )
+
+
 def with_jobs() -> Iterator[tuple[str, list[str]]]:
     """Each piece of YAML in which there is an ElasticJob: where it is, and the kinds in it."""
     for document in documents():
