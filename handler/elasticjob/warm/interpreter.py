@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from elasticjob.warm.boot import CONFIG_ENV, IMPORTING, PAGE_BYTES
+from elasticjob.warm.boot.page import CONFIG_ENV, IMPORTING, PAGE_BYTES
 from elasticjob.warm.eligibility import Start, fixed
 
 FOLDER = str(Path(__file__).with_name("boot_site"))

@@ -25,7 +25,7 @@ from torch.distributed.elastic.utils import macros
 
 from elasticjob.contract.text import counted
 from elasticjob.warm import early_start
-from elasticjob.warm.boot import COLD, MODULE, READY, SCRIPT, UNUSABLE
+from elasticjob.warm.boot.page import COLD, MODULE, READY, SCRIPT, UNUSABLE
 from elasticjob.warm.container_memory import private_bytes, read_memory
 from elasticjob.warm.count import SIZE, Memory, count, used_by_training
 from elasticjob.warm.early_start import script_text
