@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from elasticjob.contract.text import Word
+from elasticjob.contract.enums import StrEnum
 
 
-class Cause(Word):
+class Cause(StrEnum):
     """A cause, with its priority: the smaller, the more it explains.
 
     A change that was announced comes first, then a pod that was taken away with notice, a pod or a node that

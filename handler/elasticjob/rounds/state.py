@@ -7,15 +7,16 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from elasticjob.contract.enums import StrEnum
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.reports import RoundReport
 from elasticjob.contract.round_record import Phase
-from elasticjob.contract.text import Word, node_words
+from elasticjob.contract.text import node_words
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.waits import RoundWait, Waits
 
 
-class MemberState(Word):
+class MemberState(StrEnum):
     """The state of a member of a round.
 
     * Member: nothing speaks against it.
