@@ -17,7 +17,7 @@ from elasticjob.contract.text import is_token
 
 RECORD_VERSION = 1
 MAX_SMALL_RECORD_BYTES = 4_096
-"""Of a record without lists and without text from a worker."""
+"""The limit for a record without lists and without text from a worker."""
 MAX_LOCAL_WORLD_SIZE = 99_999
 """The most workers of one agent."""
 MAX_INT32 = 2**31 - 1

@@ -28,12 +28,12 @@ class Limits:
 
     @property
     def missed_heartbeat(self) -> float:
-        """After this a heartbeat was missed: one period, and half of one as a margin."""
+        """The silence after which a heartbeat was missed: one period, and half of one as a margin."""
         return 1.5 * self.heartbeat_period
 
     @property
     def suspect(self) -> float:
-        """After this the peer is probed: two periods, and half of one as a margin."""
+        """The silence after which the peer is probed: two periods, and half of one as a margin."""
         return 2.5 * self.heartbeat_period
 
     def fields(self) -> dict[str, float]:

@@ -37,7 +37,7 @@ JOB_LABEL = f"{GROUP}/job-name"
 SLOT_LABEL = f"{GROUP}/slot"
 ATTEMPT_LABEL = f"{GROUP}/attempt"
 STANDBY_LABEL = f"{GROUP}/standby"
-"""On pods that stand by: an autoscaler's metrics leave them out."""
+"""Pods that stand by have it: an autoscaler's metrics leave them out."""
 COMPLETION_INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 POD_INDEX_LABEL = "apps.kubernetes.io/pod-index"
 
@@ -50,27 +50,26 @@ PROGRESS_ANNOTATION = f"{GROUP}/progress"
 DRAIN_ANNOTATION = f"{GROUP}/drain"
 STARTS_ANNOTATION = f"{GROUP}/starts"
 FINISHED_ANNOTATION = f"{GROUP}/finished"
-"""On a participant's Lease: the nonce of the last round that it has finished well. It stays when another
-torchrun runs in the same container."""
+"""The nonce of the last round that the participant has finished well. It stays when another torchrun runs in
+the same container."""
 FENCED_ANNOTATION = f"{GROUP}/fenced"
-"""On the Lease of a round's leader: the nonce of that round, once all its workers have opened
-``elasticjob.checkpoint``, which refuses what they save after a later round has begun."""
+"""The nonce of the round whose leader this is, once all its workers have opened ``elasticjob.checkpoint``,
+which refuses what they save after a later round has begun."""
 RELAY_ANNOTATION = f"{GROUP}/relay"
-"""On the Lease of a member that can write: what members that cannot have told it."""
+"""What members that cannot write have reported to this one, which can."""
 AVOID_NODES_ANNOTATION = f"{GROUP}/avoid-nodes"
-"""On a pod: the nodes that its affinity excludes by the operator's choice, separated by commas."""
+"""The nodes that the pod's affinity excludes by the operator's choice, separated by commas."""
 DRAIN_HOOK_ANNOTATION = f"{GROUP}/drain-hook"
-"""On a pod: ``true`` if its training container has a preStop hook that waits while the round drains."""
+"""``true`` if the pod's training container has a preStop hook that waits while the round drains."""
 REPLACE_SECONDS_ANNOTATION = f"{GROUP}/replace-seconds"
-"""On a pod: for how many seconds that hook waits while the next pod starts, before the round drains."""
+"""How many seconds that hook waits while the next pod starts, before the round drains."""
 
 MEMBER_CONDITION = f"{GROUP}/member"
-"""On a pod whose template has a readiness gate of this name: whether it is a member of a round that is
-established."""
+"""Whether a pod whose template has a readiness gate of this name is a member of an established round."""
 
 HOOK_FOLDERS = ("/dev/shm", "/tmp")
-"""Where a pod's preStop hook looks for what the handler says, the file ``elasticjob-hook-<UID>.<word>``. The
-first can be written even if a container's root is read-only."""
+"""The folders in which a pod's preStop hook looks for what the handler says, the file
+``elasticjob-hook-<UID>.<word>``. The first can be written even if a container's root is read-only."""
 HOOK_PREFIX = "elasticjob-hook-"
 HOOK_READY = "ready"
 HOOK_REPLACING = "replacing"
@@ -95,10 +94,10 @@ WARM_ENV = "ELASTICJOB_WARM_WORKERS"
 WARM_IMPORTS_ENV = "ELASTICJOB_WARM_IMPORTS"
 """The modules that they import beside torch, separated by ``:``. ``--rdzv-conf=warm_imports=...`` wins."""
 SERVICE_ACCOUNT_DIR_ENV = "ELASTICJOB_SERVICE_ACCOUNT_DIR"
-"""Where token, ca.crt and namespace are, if not in the usual place."""
+"""The folder with token, ca.crt and namespace, if it is not the usual one."""
 
 MAX_JOB_NAME_LENGTH = 45
-"""With it ``<job>-<slot>-<attempt>`` is a DNS label (63 characters)."""
+"""``<job>-<slot>-<attempt>`` is a DNS label then (63 characters)."""
 MAX_DIGITS = 8
 """Digits of a slot, and of an attempt, in a pod's name."""
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")

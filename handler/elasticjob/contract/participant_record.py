@@ -56,7 +56,7 @@ class ParticipantRecord:
     open_files: int = 0
     """How many files it may open, which limits what it can lead; 0: not said."""
     oom_kills: int = 0
-    """OOM kills in this container that it had survived by then."""
+    """OOM kills that this container had survived at the announcement."""
     version: int = RECORD_VERSION
 
     def seen(self, job_uid: str) -> int:

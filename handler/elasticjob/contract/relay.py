@@ -30,7 +30,7 @@ MAX_WHY = 200
 MAX_RELAYED_MESSAGE = 500
 """Characters of a worker's failure that is passed on."""
 MAX_WORD_BYTES = 8_192
-"""Of a ``CutOff`` in the round's store."""
+"""The limit for a ``CutOff`` in the round's store."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class RelayReport:
 
     nonce: str
     cut_off: tuple[CutOff, ...] = ()
-    """At most MAX_RELAYED; those that have left the round come first."""
+    """MAX_RELAYED members or fewer; those that have left the round come first."""
     version: int = RECORD_VERSION
 
     @staticmethod

@@ -39,9 +39,9 @@ class FailureReport:
     local_rank: int | None = None
     """The worker's rank on that agent."""
     offset_milliseconds: int | None = None
-    """From the round's barrier to the end of the first of this agent's workers, by the agent's own clock. All
-    leave the barrier together: the smallest of a round is its root failure, the others are echoes, and no two
-    clocks are compared (I9)."""
+    """The time from the round's barrier to the end of the first of this agent's workers, by its own clock.
+    All leave the barrier together: the smallest of a round is its root failure, the others are echoes, and no
+    two clocks are compared (I9)."""
     after_round_end: bool = False
     """When the worker ended, the record already said that the round was over: this explains its end, and is
     no cause."""
@@ -84,17 +84,17 @@ class RoundReport:
 
     nonce: str
     established: bool = False
-    """From the leader: all members have reached it."""
+    """All members have reached the leader (said by the leader)."""
     unarrived_ranks: Sequence[int] = ()
-    """From the leader: those that did not arrive in time."""
+    """Members that did not arrive in time (said by the leader)."""
     silent_ranks: Sequence[int] = ()
-    """From the leader: those that sent no heartbeat."""
+    """Members that sent no heartbeat (said by the leader)."""
     leader_lost: bool = False
-    """From another member: it can't reach the leader."""
+    """This member can't reach the leader."""
     connection_refused: bool = False
-    """With ``leader_lost``: the leader's machine answers that the port is closed."""
+    """The leader's machine answers that the port is closed; only with ``leader_lost``."""
     hung: bool = False
-    """From the leader: no step for ``hang_timeout``."""
+    """No step for ``hang_timeout`` (said by the leader)."""
     silent_milliseconds: int | None = None
     """How long the silence or the hang had lasted."""
     message: str = ""
@@ -147,9 +147,9 @@ class ProgressReport:
     step: int
     """The highest so far: ``first_step <= step``."""
     first_step_milliseconds: int
-    """From the round's barrier to the first report."""
+    """The time from the round's barrier to the first report."""
     training_milliseconds: int
-    """From there until the step last grew."""
+    """The time from the first report until the step last grew."""
     version: int = RECORD_VERSION
 
     def dump(self) -> str:
@@ -184,8 +184,8 @@ class ProgressReport:
 
 @dataclass(frozen=True)
 class DrainReport:
-    """From the leader: all workers of the round with this ``nonce`` have called ``should_stop``, so that it
-    can be drained."""
+    """The leader reports that all workers of the round with this ``nonce`` have called ``should_stop``, so
+    that it can be drained."""
 
     nonce: str
     stopped: bool = False
@@ -234,8 +234,8 @@ class StartsReport:
     cold_reason: str = ""
     """Why the first of ``cold`` did."""
     preparing: bool = False
-    """From the leader: some member's interpreters for the next round are not ready, so it would start slower
-    now."""
+    """Some member's interpreters for the next round are not ready, so that would start slower now (said by
+    the leader)."""
     version: int = RECORD_VERSION
 
     def dump(self) -> str:

@@ -26,7 +26,7 @@ MAX_LIST_BYTES = 200_000
 
 
 class Phase(StrEnum):
-    """Where a round stands. Within a round it only goes on, in this order; it may leave some out."""
+    """The state of a round. It only changes to one further down; it may leave some out."""
 
     ACTIVE = "Active"
     DRAINING = "Draining"
@@ -67,8 +67,8 @@ class RoundRecord:
     nonce: str = ""
     """New for each round; reports carry it. Not "" while the round runs."""
     member_ids: tuple[str, ...] = ()
-    """In rank order, none twice. () if ``size > INLINE_MEMBERS``: then they are in a ``MemberList``, and the
-    leader's store tells each its rank."""
+    """The ids in rank order, all different. () if ``size > INLINE_MEMBERS``: then they are in a
+    ``MemberList``, and the leader's store tells each its rank."""
     leader_endpoint: str = ""
     """``host:port`` of the TCPStore that rank 0 serves. Not "" while the round runs."""
     cause: str = ""
@@ -80,7 +80,7 @@ class RoundRecord:
     """The round runs on until the next pods of members that leave have joined; until then the preStop hooks
     of those wait."""
     outcome: str = ""
-    """Of a job that is Closed: an ``Outcome``."""
+    """An ``Outcome`` if the phase is Closed."""
     wait_renew_period_seconds: int = 5
     """How often a participant that waits renews its Lease; at least 1."""
     limits: Limits = Limits()

@@ -32,7 +32,7 @@ class Membership:
     id: str
     """That of the announcement, not "": ``member_ids[group_rank] == id`` if both are known."""
     group_rank: int
-    """0 leads; ``0 <= group_rank < size``, or RANK_UNKNOWN until the leader's store has told it."""
+    """0 leads; ``0 <= group_rank < size``, or RANK_UNKNOWN until it is read from the leader's store."""
     size: int
     leader_endpoint: str
     limits: Limits
@@ -104,8 +104,8 @@ class Participant:
         return True
 
     def unpublish(self) -> None:
-        """The record was deleted, with its job or by hand. A running round goes on (I5), but is not replacing
-        members any more: no record says so."""
+        """The record was deleted, with its job or by hand. A running round continues (I5), but no longer
+        replaces members: no record says so."""
         if self.latest is not None:
             self.latest = replace(self.latest, replacing=False)
 
@@ -194,7 +194,7 @@ class Participant:
         )
 
     def set_group_rank(self, rank: int) -> None:
-        """The leader's store has told the rank."""
+        """The rank was read from the leader's store."""
         if self.membership is not None:
             self.membership = replace(self.membership, group_rank=rank)
 
@@ -205,7 +205,7 @@ class Participant:
     def end_reason(self) -> str:
         """Why the round that this is a member of is over, or "" while the record does not say so.
 
-        Without a record, in an unknown phase, and when the job is Complete, it goes on: no absence breaks a
+        Without a record, in an unknown phase, and when the job is Complete, it continues: no absence breaks a
         running round (I5). But an agent that still asks for its rank when the job is Complete was not a
         member: all members have succeeded.
         """
@@ -237,7 +237,7 @@ class Participant:
         return record is not None and record.phase == Phase.DRAINING.value
 
     def replaces(self) -> bool:
-        """Whether the round that this is a member of goes on until the next pods of members that leave have
+        """Whether the round that this is a member of runs on until the next pods of members that leave have
         joined."""
         record = self._own_record()
         return record is not None and record.phase == Phase.ACTIVE.value and record.replacing

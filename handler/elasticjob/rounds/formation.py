@@ -1,4 +1,4 @@
-"""Between two rounds: what to wait for, when the next round begins, and with which members. Pure."""
+"""How the next round forms: what to wait for, when it begins, and with which members. Pure."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ UNREACHABLE_GRACE_SECONDS = 3.0
 """How long a member that was reported unreachable may still rejoin when there are too few without it."""
 
 DOUBTFUL_LEADER_GRACE_SECONDS = 15.0
-"""The same where the leader that has reported it is itself in doubt: its word alone takes no participant that
-only needs the time that the handler gives workers to stop."""
+"""That time if the leader that has reported it is in doubt itself: its report alone excludes no participant
+that only needs the time that the handler gives workers to stop."""
 
 RANK_HELD_SECONDS = 2.0
 """How long the rank of a member that is on its way is kept for it: members rejoin within milliseconds of each
-other, and a spare is there at once."""
+other, but a spare has joined already."""
 
 PLANNED_RANK_HELD_SECONDS = 15.0
-"""The same after a planned change: every member was fit a moment ago, and has only to stop its workers."""
+"""That time after a planned change: every member ran a moment ago, and has only to stop its workers."""
 
 
 def expect_members(view: RoundView) -> tuple[list[Expected], list[Finding]]:
@@ -51,9 +51,9 @@ def expect_members(view: RoundView) -> tuple[list[Expected], list[Finding]]:
 
 
 def last_call(view: RoundView, enough: bool) -> float:
-    """For how many seconds newcomers on their way are still waited for, once enough have joined.
+    """How many more seconds to wait for newcomers on their way, once enough have joined.
 
-    Minutes before the first round are counted from the state: restarts and gaps do not start them again.
+    Before the first round the time counts from the state: a restart of the caller does not start it again.
     """
     r = view.state
     first = r.number == 0 or r.resumed
@@ -75,7 +75,7 @@ def form(
     minimum: int,
     wanted: int,
 ) -> FormRound | Defer:
-    """Whether the next round can begin, and with which members in which order. Where too few are left without
+    """Whether the next round can begin, and with which members in which order. If too few are left without
     the unreachable members, those are soon lost."""
     if len(candidates) + len(expected) < minimum:
         _expire_unreachable(view)
@@ -99,8 +99,8 @@ def _expire_unreachable(view: RoundView) -> None:
 
 
 def published(state: RoundState, chosen: Sequence[Member], nonce: str, wall: datetime) -> RoundState:
-    """The next round, with these members in rank order. What concerns a path that stays broken goes on:
-    failed establishments, participants that were not reached, and those reported unreachable."""
+    """The next round, with these members in rank order. It keeps what may show a broken path: failed
+    establishments, participants that were not reached, and those reported unreachable."""
     return replace(
         state,
         number=state.number + 1,

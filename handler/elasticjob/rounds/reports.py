@@ -17,7 +17,8 @@ from elasticjob.rounds.state import GONE, Finding, Member, MemberState, RoundVie
 from elasticjob.rounds.waits import RoundWait
 
 ACCUSER_GRACE_SECONDS = 2.0
-"""How long fewer than half of the members may accuse the leader before they are given up themselves."""
+"""How long fewer than half of the members may accuse the leader before they count as unreachable
+themselves."""
 
 LEADER_STALE_SECONDS = 1.2 * LEADER_RENEW_SECONDS
 """A leader that has not renewed its announcement for this time cannot vouch for itself."""
@@ -115,10 +116,10 @@ def _believe(view: RoundView, leader: Member, accusers: list[Member], others: in
 
 
 def _one_against_the_leader(view: RoundView, leader: Member, accuser: Member, waited: float) -> bool | None:
-    """Of two members one accuses the other: is it right? None: not known yet.
+    """Whether the only other member accuses the leader rightly; None: not known yet.
 
-    It is if the leader's port refuses connections, or if the leader has not renewed its announcement in time.
-    A leader that has renewed it since the accusation is well, and the accuser's path is not.
+    It does if the leader's port refuses connections, or if the leader has not renewed its announcement in
+    time. If the leader has renewed it since the accusation, the accuser's path is broken.
     """
     report = view.report_of(accuser)
     if report is not None and report.connection_refused:

@@ -36,7 +36,7 @@ class MemberState(StrEnum):
 
 
 GONE = (MemberState.LEFT, MemberState.UNREACHABLE, MemberState.LOST)
-"""States of members without which the round can't go on."""
+"""States of members without which the round can't continue."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Member:
     message: str = ""
     """Why it is in this state, as a sentence."""
     place: str = ""
-    """Where it runs (its node), with others that may be lost together with it; "": not known."""
+    """Its node: members on one may be lost together; "": not known."""
 
     @property
     def where(self) -> str:
@@ -80,7 +80,7 @@ class RoundState:
     phase: str = Phase.BROKEN.value
     nonce: str = ""
     members: tuple[Member, ...] = ()
-    """In rank order: ``members[i].group_rank == i``."""
+    """Rank order: ``members[i].group_rank == i``."""
     cause: str = ""
     """Why the round has ended; "" while it runs."""
     start: datetime | None = None
@@ -141,11 +141,11 @@ class RoundView:
     state: RoundState
     limits: Limits
     waits: Waits
-    """With the monotonic clock, by which members are judged."""
+    """They have the monotonic clock, by which members are judged."""
     wall: datetime
     """The clock for what people read, and for windows of minutes."""
     hear: Callable[[Member], Heard | None]
-    """What was heard from a member; None: it is not known any more."""
+    """What was heard from a member; None: it is no longer known."""
     readable: bool = True
     """Whether the participants can read this state: none is judged by what it could not read."""
     present: Container[str] | None = None
