@@ -113,8 +113,8 @@ class HandOver:
         self._effects.repeat()
 
     def _put_back(self) -> None:
-        """Before Python ends: put what the script has never imported into ``sys.modules``. Python then takes
-        it down in order; otherwise libraries complain of what is left."""
+        """When Python is about to end, put what the script has never imported into ``sys.modules``. Python
+        then takes it down in order; otherwise libraries complain of what is left."""
         for modules in self._modules.values():
             for name, one in modules.items():
                 sys.modules.setdefault(name, one)

@@ -34,7 +34,7 @@ class CannotImport(Unusable):
 
 
 class Page:
-    """Where this process says how far it is. It is memory shared with torchrun, without a descriptor: the
+    """The state of this process, in memory that it shares with torchrun, without a descriptor: the
     script finds none that a cold start has not, and the script's process can still report a cold start."""
 
     def __init__(self, descriptor: int) -> None:

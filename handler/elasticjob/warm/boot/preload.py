@@ -93,14 +93,14 @@ class AddedFolders:
     """What the modules have added to ``sys.path``: torch 2.8 adds a temporary folder at its end.
 
     The script gets the folders of a module when it imports it, or a package that was first imported with it.
-    It also gets those of the modules before it in the list: the module may have found them there, and so
-    added none of its own.
+    It also gets those of the modules before it in the list: the module may have found these folders, and so
+    not added them itself.
     """
 
     def __init__(self) -> None:
         self._now = list(sys.path)
         self._added: list[tuple[list[str], list[str]]] = []
-        """Of each module in the list: folders before all others, folders after them."""
+        """One pair for each module in the list: the folders at the beginning, those at the end."""
         self._places: dict[str, int] = {}
         """Top-level package -> place in that list."""
 

@@ -29,7 +29,7 @@ from .process import OOM_SCORE, become, raise_oom_score, read, start_cold, writt
 
 
 def run(folder: str) -> ModuleType | None:
-    """Become the worker, and return the user's own ``sitecustomize``, None if there is none.
+    """Become the worker, and return the user's own ``sitecustomize`` if there is one.
 
     Returns when everything is as in a cold start. Does not return if the process becomes a cold start, or if
     torchrun is gone. ``folder`` is that of our ``sitecustomize.py``.
