@@ -14,7 +14,7 @@ from .page import COLD, GONE, Page, Request, Unusable
 PROCESS_NAME = "/proc/self/comm"
 OOM_SCORE = "/proc/self/oom_score_adj"
 IDLE_OOM_SCORE = 1000
-"""While it waits, the kernel kills it before a worker."""
+"""While it waits, Linux kills it before a worker if memory is short."""
 
 
 def command() -> list[str]:
@@ -79,7 +79,7 @@ def start_cold(request: Request, page: Page, why: str, state: bytes = COLD) -> N
 
 
 def raise_oom_score(score: str) -> None:
-    """Let the kernel kill this process first. Raises Unusable if ``score``, its score so far, could not be
+    """Let Linux kill this process before others. Raises Unusable if ``score``, its score so far, could not be
     set again."""
     write(OOM_SCORE, str(IDLE_OOM_SCORE))
     write(OOM_SCORE, score)
@@ -89,7 +89,7 @@ def raise_oom_score(score: str) -> None:
 
 
 def read(path: str) -> str:
-    """The text of a file of the kernel; "" if it can't be read."""
+    """The text of a file in /proc; "" if it can't be read."""
     try:
         with open(path) as file:
             return file.read().strip()
@@ -98,7 +98,7 @@ def read(path: str) -> str:
 
 
 def write(path: str, value: str) -> None:
-    """Write to a file of the kernel, if that is permitted."""
+    """Write to a file in /proc, if that is permitted."""
     try:
         with open(path, "w") as file:
             file.write(value)
