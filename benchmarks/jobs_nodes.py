@@ -100,7 +100,7 @@ class Seat:
             self._announce()
         if self._in_round:
             return
-        step = self._core.take_step()
+        step = self._core.take_action()
         if isinstance(step, AnnounceAgain):
             self._nodes.counts["announced again"] += 1
             self._announce()

@@ -146,7 +146,7 @@ class SwarmParticipant:
         self._announce(failure)
         while True:
             self._news.clear()
-            step = self._core.next_step()
+            step = self._core.next_action()
             if isinstance(step, Enter):
                 return step.membership
             if isinstance(step, Stop):

@@ -145,7 +145,7 @@ def test_launch_worker_raises(stage: Stage) -> None:
     assert launcher.text().rstrip().splitlines()[-1].startswith("=====")
     assert "ChildFailedError" in launcher.text()
     assert "was told to fail" in launcher.text()
-    assert "warm_boot" not in launcher.text()
+    assert "warm/boot" not in launcher.text()
     started_as_wanted(stage, launcher)
     stage.until(lambda: stage.job.condition("Failed").get("status") == "True", "the job has Failed")
     assert stage.job.condition("Failed")["reason"] == "ApplicationRestartsExhausted"

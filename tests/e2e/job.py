@@ -15,7 +15,7 @@ from typing import Any
 
 from devcluster.access import ClusterAccess
 from devcluster.cluster import Cluster
-from elasticjob.warm.boot import IDLE_OOM_SCORE
+from elasticjob.warm.boot.process import IDLE_OOM_SCORE
 from tests import operator_account
 from tests.cluster_job import ClusterJob
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from elasticjob.warm.boot import IDLE_OOM_SCORE
+from elasticjob.warm.boot.process import IDLE_OOM_SCORE
 from tests.nodes.job import BOTH, DigitsJob
 from tests.nodes.table import Recovery
 

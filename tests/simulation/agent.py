@@ -343,7 +343,7 @@ class Agent(Client):
             self._announce(failure)
             failure = None
             while True:
-                step = self.core.take_step()
+                step = self.core.take_action()
                 if isinstance(step, Enter):
                     break
                 if isinstance(step, Stop):

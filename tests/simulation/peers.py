@@ -17,7 +17,7 @@ from elasticjob.rounds.causes import Cause, better
 from elasticjob.rounds.establishment import take_established
 from elasticjob.rounds.formation import ended, expect_members, form, last_call, published
 from elasticjob.rounds.judgement import judge
-from elasticjob.rounds.state import Finding, Heard, Look, Member, MemberState, RoundState
+from elasticjob.rounds.state import Finding, Heard, Member, MemberState, RoundState, RoundView
 from elasticjob.rounds.waits import WaitKey, Waits
 from tests.simulation.kernel import Host, Kernel, Script
 
@@ -150,13 +150,13 @@ class Peers:
         board, now = self.board, self.kernel.now
         r = board.state
         waits = Waits(board.began, now)
-        look = Look(r, self.limits, waits, BEGAN + timedelta(seconds=now), self._hear)
-        look.set_members({m.id: self._seen(m) for m in r.members})
+        view = RoundView(r, self.limits, waits, BEGAN + timedelta(seconds=now), self._hear)
+        view.set_members({m.id: self._seen(m) for m in r.members})
         if r.active:
-            self._watch(look)
+            self._watch(view)
         else:
-            self._form(look)
-        board.state, board.began = look.state, waits.began
+            self._form(view)
+        board.state, board.began = view.state, waits.began
 
     def _hear(self, member: Member) -> Heard | None:
         entry = self.board.entries.get(member.name)
@@ -173,21 +173,21 @@ class Peers:
             return replace(member, state=MemberState.LOST, message=f"{member.name} has ended")
         return replace(member, state=MemberState.LEFT) if entry.id != member.id else member
 
-    def _watch(self, look: Look) -> None:
-        take_established(look)
-        gone = [m for m in look.state.members if m.state in (MemberState.LOST, MemberState.LEFT)]
-        found = judge(look, bool(gone))
+    def _watch(self, view: RoundView) -> None:
+        take_established(view)
+        gone = [m for m in view.state.members if m.state in (MemberState.LOST, MemberState.LEFT)]
+        found = judge(view, bool(gone))
         if gone or found:
-            self._end(look, found)
-        elif look.state.established is not None and self._joined(look.state):
-            self._end(look, [Finding(Cause.SCALED_UP, "a process has joined")])
+            self._end(view, found)
+        elif view.state.established is not None and self._joined(view.state):
+            self._end(view, [Finding(Cause.SCALED_UP, "a process has joined")])
 
-    def _end(self, look: Look, found: list[Finding]) -> None:
+    def _end(self, view: RoundView, found: list[Finding]) -> None:
         cause = ""
         for one in found:
             cause = one.cause if better(one.cause, cause) else cause
         self.board.ends.append(cause or "a member has ended")
-        look.state = ended(look.state, cause)
+        view.state = ended(view.state, cause)
 
     def _joined(self, r: RoundState) -> dict[str, Entry]:
         """Those that have announced themselves for the round after this one."""
@@ -199,25 +199,25 @@ class Peers:
             if e.id and e.id not in spent and e.seen >= r.number and e.key not in lost
         }
 
-    def _form(self, look: Look) -> None:
-        judge(look, known=True)
-        expected, _ = expect_members(look)
-        r, entries = look.state, self.board.entries
+    def _form(self, view: RoundView) -> None:
+        judge(view, known=True)
+        expected, _ = expect_members(view)
+        r, entries = view.state, self.board.entries
         ranks = {m.key: m.group_rank for m in r.members}
         fresh = self._joined(r)
         candidates = [
             Candidate(e.id, name, None, ranks.get(e.key), name not in r.ineligible_leaders)
             for name, e in sorted(fresh.items())
         ]
-        left = last_call(look, len(candidates) >= self.minimum)
+        left = last_call(view, len(candidates) >= self.minimum)
         known = {m.name for m in r.members}
         expected += [Expected(name, left, "it starts") for name in entries if name not in {*fresh, *known}]
-        decision = form(look, candidates, expected, self.minimum, self.count)
+        decision = form(view, candidates, expected, self.minimum, self.count)
         if not isinstance(decision, FormRound):
             return
         chosen = [Member(c.id, c.name, fresh[c.name].key, rank) for rank, c in enumerate(decision.members)]
-        look.state = published(look.state, chosen, f"n{r.number + 1}", look.wall)
-        self.board.history.append(look.state)
+        view.state = published(view.state, chosen, f"n{r.number + 1}", view.wall)
+        self.board.history.append(view.state)
 
 
 def play(seed: int, faults: int = 6) -> Peers:

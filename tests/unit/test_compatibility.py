@@ -105,7 +105,7 @@ def member() -> Participant:
     core.observe(RoundRecord("uid", 6, "Broken", "9f3b"))
     core.announce("k3x9q2aaaaa", "10.0.3.7:41234", False, 1)
     core.observe(RoundRecord("uid", 7, "Active", "9f3c", ("k3x9q2aaaaa", "b" * 11), "10.0.3.7:41234"))
-    assert isinstance(core.take_step(), Enter)
+    assert isinstance(core.take_action(), Enter)
     return core
 
 

@@ -150,7 +150,7 @@ def test_a_participant_knows_that_its_round_hung(phase: str, cause: str, number:
         "uid", 3, "Active", "n", ("a",), "127.0.0.1:1", size=1, leader_id="a", limits=Limits(hang_timeout=60)
     )
     participant.observe(one)
-    step = participant.take_step()
+    step = participant.take_action()
     assert isinstance(step, Enter)
     assert step.membership.limits.hang_timeout == 60
     assert not participant.round_hung()

@@ -35,7 +35,7 @@ def test_a_member_is_asked_and_trains_on() -> None:
     core.observe(RoundRecord("uid", 0, "Broken"))
     core.announce("id-1", "1.1.1.1:1", False, 1)
     core.observe(RoundRecord("uid", 1, "Active", "n", ("id-1",), "1.1.1.1:1"))
-    core.take_step()
+    core.take_action()
     assert not core.drain_asked()
     core.observe(RoundRecord("uid", 1, "Draining", "n", ("id-1",), "1.1.1.1:1", "ScaledUp", "more"))
     assert core.drain_asked()
@@ -54,7 +54,7 @@ def test_a_member_knows_whether_others_are_being_replaced() -> None:
     core.announce("id-1", "1.1.1.1:1", False, 1)
     core.observe(replace(round_, replacing=True))
     assert not core.replaces(), "it is no member yet"
-    core.take_step()
+    core.take_action()
     assert core.replaces()
     assert core.observe(round_), "taken back in the same phase"
     assert not core.replaces()
@@ -75,7 +75,7 @@ def test_a_standby_beside_a_round_that_drains_announces_itself_again() -> None:
     core.observe(RoundRecord("uid", 0, "Broken"))
     core.announce("id-2", "1.1.1.1:1", False, 1)
     core.observe(RoundRecord("uid", 1, "Draining", "n", ("id-1",), "1.1.1.1:1"))
-    assert type(core.next_step()).__name__ == "AnnounceAgain"
+    assert type(core.next_action()).__name__ == "AnnounceAgain"
 
 
 def test_what_a_leader_says_of_another_round_starts_no_drain() -> None:

@@ -39,7 +39,7 @@ def a_member() -> Participant:
     core.observe(RoundRecord("uid", 2, "Broken"))
     core.announce("id-1", "127.0.0.1:80", False, 1)
     core.observe(ACTIVE)
-    core.take_step()
+    core.take_action()
     assert core.membership is not None
     return core
 
@@ -57,7 +57,7 @@ def test_no_round_record_raises_or_ends_a_round_but_one_that_says_so(texts: list
         newer = record.number > 3 or (record.number == 3 and record.phase in (Phase.BROKEN, Phase.CLOSED))
         ends = ends or (newer and record.job_uid == "uid")
         core.observe(record)
-        core.take_step()
+        core.take_action()
         assert isinstance(core.round_hung(), bool)
         for seconds in (record.wait_renew_period_seconds, record.limits.establish_timeout):
             assert 0 < seconds <= MAX_INT32

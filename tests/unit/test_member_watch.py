@@ -88,7 +88,7 @@ def test_nothing_is_said_of_a_round_that_was_left(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(member_watch, "Heartbeats", make)
     core = joined(ROUND)
-    step = core.take_step()
+    step = core.take_action()
     assert isinstance(step, Enter)
     said = Said()
     watch = MemberWatch(core, said, lambda _: None)
@@ -130,7 +130,7 @@ def test_who_has_left_with_notice_is_not_called_lost(
     monkeypatch.setattr(member_watch, "Heartbeats", HeldHeartbeats)
     monkeypatch.setattr(member_watch, "PostRoundProbe", probe)
     core = joined(ROUND)
-    step = core.take_step()
+    step = core.take_action()
     assert isinstance(step, Enter)
     said = Said()
     watch = MemberWatch(core, said, lambda _: None)

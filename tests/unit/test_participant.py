@@ -24,12 +24,12 @@ def joined(record: RoundRecord | None = None, new_id: str = "mine", uid: str = "
 
 def running() -> Participant:
     core = joined(ROUND)
-    assert isinstance(core.take_step(), Enter)
+    assert isinstance(core.take_action(), Enter)
     return core
 
 
 def test_enters_the_round_that_has_its_id() -> None:
-    step = joined(ROUND, "other").take_step()
+    step = joined(ROUND, "other").take_action()
     assert isinstance(step, Enter)
     m = step.membership
     assert (m.number, m.group_rank, m.size, m.leader_endpoint) == (1, 1, 2, "h:1")
@@ -38,12 +38,12 @@ def test_enters_the_round_that_has_its_id() -> None:
 
 def test_who_has_no_place_announces_itself_for_the_next_round_and_waits() -> None:
     core = joined(ROUND, "third")
-    assert isinstance(core.take_step(), AnnounceAgain)
+    assert isinstance(core.take_action(), AnnounceAgain)
     record = core.announce("third-2", "h:1", False, 1)
     assert (record.seen("job"), record.from_round) == (1, 0)
-    assert isinstance(core.take_step(), KeepWaiting)
+    assert isinstance(core.take_action(), KeepWaiting)
     core.observe(replace(ROUND, phase="Broken", waiting_message="1 of 2"))
-    assert core.take_step() == KeepWaiting("1 of 2"), (
+    assert core.take_action() == KeepWaiting("1 of 2"), (
         "what was announced during the round is for the next one"
     )
 
@@ -52,7 +52,7 @@ def test_who_has_no_place_announces_itself_for_the_next_round_and_waits() -> Non
 def test_an_announcement_from_before_a_round_that_was_missed_is_made_anew(phase: str) -> None:
     """It may have been a member's of that round, and that is not remembered (I4)."""
     core = joined(replace(ROUND, number=2, phase=phase), "third")
-    assert isinstance(core.take_step(), AnnounceAgain)
+    assert isinstance(core.take_action(), AnnounceAgain)
     assert core.announce("third-2", "h:1", False, 1).seen("job") == 2
 
 
@@ -62,20 +62,20 @@ def test_an_announcement_is_for_the_job_that_was_seen() -> None:
     assert core.announced is not None
     assert core.announced.seen("job-2") == 0
     core.observe(replace(ROUND, job_uid="job-2", number=0, phase="Broken", member_ids=()))
-    assert isinstance(core.take_step(), KeepWaiting)
+    assert isinstance(core.take_action(), KeepWaiting)
     core.observe(replace(ROUND, job_uid="job-2", member_ids=("other", "x"), leader_id="other"))
-    assert isinstance(core.take_step(), Enter)
+    assert isinstance(core.take_action(), Enter)
 
 
 LARGE = replace(ROUND, member_ids=(), size=40, leader_id="mine")
 
 
 def test_of_a_large_round_the_leader_knows_its_rank_and_the_others_ask() -> None:
-    step = joined(LARGE).take_step()
+    step = joined(LARGE).take_action()
     assert isinstance(step, Enter)
     assert (step.membership.group_rank, step.membership.size) == (0, 40)
     core = joined(LARGE, "other")
-    step = core.take_step()
+    step = core.take_action()
     assert isinstance(step, Enter)
     assert (step.membership.group_rank, step.membership.size) == (RANK_UNKNOWN, 40)
     assert core.end_reason() == ""
@@ -85,30 +85,32 @@ def test_of_a_large_round_the_leader_knows_its_rank_and_the_others_ask() -> None
 
 def test_who_is_no_member_of_a_large_round_did_not_come_from_it() -> None:
     core = joined(LARGE, "other")
-    core.take_step()
+    core.take_action()
     core.drop_membership()
     record = core.announce("other-2", "h:1", False, 1)
     assert (record.from_round, record.seen("job")) == (0, 1)
-    assert isinstance(core.take_step(), KeepWaiting)
+    assert isinstance(core.take_action(), KeepWaiting)
 
 
 @pytest.mark.parametrize("outcome", [Outcome.COMPLETE.value, "Failed"])
 def test_who_still_asks_for_its_rank_when_the_job_has_ended_stops(outcome: str) -> None:
     """It was no member, and the leader that could have said so may be gone: it asked for ever."""
     core = joined(LARGE, "another")
-    assert isinstance(core.take_step(), Enter)
+    assert isinstance(core.take_action(), Enter)
     assert core.end_reason() == ""
     core.observe(
         replace(LARGE, phase="Closed", outcome=outcome, message="all 40 members of round 3 succeeded")
     )
     assert core.end_reason() == "the job has ended: all 40 members of round 3 succeeded"
     core.announce("again", "h:1", False, 1)
-    assert core.take_step() == Stop(outcome == Outcome.COMPLETE.value, "all 40 members of round 3 succeeded")
+    assert core.take_action() == Stop(
+        outcome == Outcome.COMPLETE.value, "all 40 members of round 3 succeeded"
+    )
 
 
 def test_who_has_its_rank_is_not_disturbed_when_the_job_is_complete() -> None:
     core = joined(LARGE, "another")
-    core.take_step()
+    core.take_action()
     core.set_group_rank(7)
     core.observe(replace(LARGE, phase="Closed", outcome=Outcome.COMPLETE.value))
     assert core.end_reason() == ""
@@ -116,24 +118,24 @@ def test_who_has_its_rank_is_not_disturbed_when_the_job_is_complete() -> None:
 
 def test_a_large_round_that_broke_before_its_leader_told_the_ranks_is_left() -> None:
     core = joined(LARGE, "other")
-    core.take_step()
+    core.take_action()
     core.observe(replace(LARGE, phase="Broken"))
     assert core.end_reason()
-    assert isinstance(core.take_step(), AnnounceAgain)
+    assert isinstance(core.take_action(), AnnounceAgain)
     assert core.announce("other-2", "h:1", False, 1).from_round == 1, "it may come from there"
 
 
 def test_a_round_that_broke_before_it_was_entered_is_left() -> None:
     core = joined(replace(ROUND, phase="Broken"))
-    assert isinstance(core.take_step(), AnnounceAgain)
+    assert isinstance(core.take_action(), AnnounceAgain)
     record = core.announce("mine-2", "h:1", False, 1)
     assert (record.from_job_uid, record.from_round) == ("job", 1)
 
 
 def test_the_end_of_the_job() -> None:
     closed = replace(ROUND, phase=Phase.CLOSED.value, outcome=Outcome.COMPLETE.value, message="done")
-    assert joined(closed, "third").take_step() == Stop(True, "done")
-    assert joined(replace(closed, outcome="Failed"), "third").take_step() == Stop(False, "done")
+    assert joined(closed, "third").take_action() == Stop(True, "done")
+    assert joined(replace(closed, outcome="Failed"), "third").take_action() == Stop(False, "done")
 
 
 def test_over_if_and_only_if_the_record_says_so() -> None:
@@ -203,9 +205,9 @@ def test_success_names_the_round_and_keeps_the_id() -> None:
 
 def test_asking_what_comes_next_changes_nothing() -> None:
     core = joined(ROUND)
-    assert isinstance(core.next_step(), Enter)
+    assert isinstance(core.next_action(), Enter)
     assert core.membership is None
     core.observe(replace(ROUND, phase="Broken"))
-    assert isinstance(core.next_step(), AnnounceAgain)
+    assert isinstance(core.next_action(), AnnounceAgain)
     assert core.membership is None
     assert core.announce("mine-2", "h:1", False, 1).from_round == 0, "it was asked, and did not go"

@@ -166,7 +166,7 @@ class K8sRendezvousHandler(RendezvousHandler):
 
     def is_closed(self) -> bool:
         """Whether the job is over."""
-        return isinstance(self._core.next_step(), Stop)
+        return isinstance(self._core.next_action(), Stop)
 
     def set_closed(self) -> None:
         """Only the operator closes a job (I8): nothing happens."""
@@ -273,7 +273,7 @@ class K8sRendezvousHandler(RendezvousHandler):
         asked = False
         while True:
             with self._changed:
-                step = self._core.take_step()
+                step = self._core.take_action()
                 if not isinstance(step, (Enter, AnnounceAgain, Stop)):
                     self._check(deadline, failure)
                     self._changed.wait(1.0)

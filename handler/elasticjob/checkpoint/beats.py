@@ -17,7 +17,7 @@ ENDING_SECONDS = 5
 
 
 class Beats(threading.Thread):
-    """Renews the claim of ``held`` until it is stopped, or until another round has begun. ``clock`` is in
+    """Renews the claim of ``held`` until it is stopped, or until another round has begun. ``clock`` returns
     seconds."""
 
     def __init__(self, held: Directory, clock: Callable[[], float] = time.monotonic) -> None:
@@ -37,11 +37,11 @@ class Beats(threading.Thread):
             return
         try:
             self._held.end()
-        except Exception as error:  # noqa: BLE001  # a newcomer watches for some seconds then
+        except Exception as error:  # noqa: BLE001  # then a newcomer watches for some seconds
             log.debug(f"the claim was not given up: {error}")
 
     def renew(self) -> bool:
-        """Once; False if there is nothing to renew any more."""
+        """Renew the claim once; False if it need not be renewed again."""
         try:
             goes_on = self._held.beat()
         except Exception as error:  # noqa: BLE001  # the next one tries again
@@ -57,8 +57,8 @@ class Beats(threading.Thread):
         return goes_on
 
     def stop(self, *, gives_up: bool) -> None:
-        """Renew the claim no more. If the job ``gives_up`` the directory, another one may begin at once;
-        otherwise it watches first, and is refused if the job's next round begins meanwhile."""
+        """Stop renewing the claim. If the job ``gives_up`` the directory, another job may begin at once;
+        otherwise that watches the claim first, and is refused if this job's next round begins meanwhile."""
         self._gives_up = gives_up
         self._stopped.set()
         self.join(timeout=ENDING_SECONDS)

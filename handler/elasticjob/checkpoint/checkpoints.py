@@ -1,4 +1,4 @@
-"""``Checkpoints``: the folder of a training run, as its ranks use it together."""
+"""``Checkpoints``, by which the ranks of a training run use its folder together."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from elasticjob.worker.script_log import ScriptLog
 log = ScriptLog("elasticjob.checkpoint")
 
 WAIT_SECONDS = 600
-"""How long the ranks wait for each other."""
+"""How long the ranks wait for each other by default."""
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ class Checkpoints:
     """The checkpoints of a training run, in a folder that all ranks share or at an address that fsspec knows.
 
     Every rank makes one, after ``init_process_group``, and all ranks call its methods together, in the same
-    order. Making it begins the round in this folder: from then on no earlier round can add a checkpoint that
+    order. Making it begins the round in this folder: from then on no checkpoint that an earlier round adds
     counts. ``keep`` is how many complete checkpoints remain (1 or more; with 2 there is one to fall back on).
     ``verify=False`` compares sizes and no checksums when it resumes, which saves reading the files once more.
     What other jobs have completed in the folder remains, unless ``keep_other_jobs`` is False. ``timeout``, in
@@ -109,11 +109,11 @@ class Checkpoints:
         fenced.say()
 
     def resume(self, state: dict[str, Any]) -> int:
-        """Load the newest complete checkpoint into ``state``; returns its step, or 0 if there is none.
+        """Load the newest complete checkpoint into ``state``; returns its step, or 0 without a checkpoint.
 
         ``state`` is what ``save`` will get. Entries with ``state_dict`` and ``load_state_dict`` (TrainState,
         a scheduler) are loaded in place, other values are replaced in the dictionary. A damaged one is
-        passed over, with a warning that names it, and does not count any more.
+        passed over, with a warning that names it, and no longer counts.
 
         Raises DamagedError if there are complete checkpoints and all are damaged, NotSharedError if a rank
         does not see the files that rank 0 sees, OSError if a file cannot be read, UntrustedError if a file
@@ -150,8 +150,8 @@ class Checkpoints:
     def save(self, step: int, state: Mapping[str, Any]) -> None:
         """Begin to save ``state`` as of ``step``; returns when it is copied, and a thread does the rest.
 
-        Waits for the save before, if that is still under way, and raises what ``wait`` would of it. A step
-        that was saved or resumed last is not saved again. Raises ValueError for a lower one.
+        Waits first until the previous save is complete, and raises what ``wait`` raises. A step that was
+        saved or resumed last is not saved again. Raises ValueError for a lower one.
         """
         check(state)
         self.wait()
@@ -178,7 +178,7 @@ class Checkpoints:
 
         Raises StaleRoundError if a later round has begun in the folder: nothing was completed then. Raises
         NotSharedError if rank 0 does not see what the others wrote, NoSpaceError if the disk is full,
-        LostRankError if a rank is lost, and what the storage raised. The checkpoint before remains.
+        LostRankError if a rank is lost, and what the storage raised. The previous checkpoint remains.
         """
         if self._pending is None:
             return
@@ -193,7 +193,7 @@ class Checkpoints:
 
     def close(self) -> None:
         """Wait for the last save, and let another job use the folder at once, unless ``should_stop`` has
-        returned True: the job goes on then. Call it before ``destroy_process_group``. Raises what ``wait``
+        returned True: then this job continues. Call it before ``destroy_process_group``. Raises what ``wait``
         raises."""
         gives_up = False
         try:
@@ -212,7 +212,7 @@ class Checkpoints:
             self._end(gives_up=False)  # a worker that fails ends the round, not the job
 
     def _begin(self, number: int | None) -> Token:
-        """On rank 0."""
+        """Begin the round; called on rank 0."""
         token = self._directory.begin(number).token
         self._beats = Beats(self._directory)
         self._beats.start()
@@ -230,10 +230,10 @@ class Checkpoints:
         if self._rank == 0:
             log.log(level, message)
 
-    # Rank 0 looks and decides, and all follow: a listing may differ between nodes and moments.
+    # Rank 0 decides for all ranks: a listing may differ between nodes and moments.
 
     def _agreed(self, decide_on_rank_0: Callable[[], T]) -> T:
-        """What rank 0 returns, or raises, on all ranks."""
+        """Call this on rank 0, and return or raise the same on all ranks."""
         outcome: list[Any] = [None, None]
         if self._rank == 0:
             try:
@@ -248,7 +248,7 @@ class Checkpoints:
         return result
 
     def _together(self, collective: Callable[[], T]) -> T:
-        """Raises LostRankError for what a process group raises."""
+        """Call ``collective``. Raises LostRankError if the process group raises."""
         try:
             return collective()
         except (CheckpointError, CheckpointException):
@@ -259,7 +259,8 @@ class Checkpoints:
             raise self._lost(error) from error
 
     def _new_group(self) -> dist.ProcessGroup:
-        """In a thread: where a rank has gone, gloo tries to connect five times, each as long as ``timeout``.
+        """Make a group in a thread: if a rank has gone, gloo tries five times to connect, for ``timeout``
+        each.
 
         Raises LostRankError.
         """
@@ -305,21 +306,21 @@ class Checkpoints:
             raise
 
     def _failure(self, name: Name, error: CheckpointException) -> CheckpointError:
-        """What to raise when all ranks know that the save has failed."""
+        """The error to raise when all ranks know that the save has failed."""
         failures = [failure for failure, _ in error.failures.values()]
         known = [failure for failure in failures if isinstance(failure, CheckpointError)]
         if stale := next((failure for failure in known if isinstance(failure, StaleRoundError)), None):
-            return stale  # what is there is a later round's to judge
+            return stale  # the later round judges what is there
         full = next((failure for failure in failures if directory.is_full(failure)), None)
 
-        def look() -> CheckpointError | None:
+        def clean_up() -> CheckpointError | None:
             self._directory.stop_if_superseded()
             found = self._directory.no_space(self._folder(name), full) if full else None
             self._directory.failed(name)
             return found
 
         try:
-            found = self._agreed(look)
+            found = self._agreed(clean_up)
         except (CheckpointError, OSError) as said:
             if isinstance(said, CheckpointError):
                 return said
@@ -329,7 +330,7 @@ class Checkpoints:
         return found or CheckpointError(f"{self._folder(name)} was not completed: {error}")
 
     def _damage(self, name: Name, marker: Marker) -> str:
-        """What is wrong with the content of the files, of which each rank reads its share."""
+        """What is wrong with the content of the files, "" if nothing; each rank reads its share."""
         folder = self._folder(name)
         rank = f"rank {self._rank} on {os.uname().nodename}"
         share = sorted(marker.files)[self._rank :: self._world_size] if self._verify else []
@@ -358,5 +359,5 @@ class Checkpoints:
         return next((str(finding) for finding in everywhere if finding), "")
 
     def _complete(self, name: Name, files: Mapping[str, File]) -> None:
-        """The end of a save, on rank 0, when all ranks have written."""
+        """Complete a save; called on rank 0 when all ranks have written."""
         self._directory.complete(name, Marker(files, self._world_size))

@@ -1,7 +1,5 @@
-"""The claims of a directory: which rounds have begun there, and this round's own.
-
-Everything goes through a ``Storage``, as in ``directory``.
-"""
+"""Reads and writes the claims of a directory: which rounds have begun there. All I/O is that of a
+``Storage``."""
 
 from __future__ import annotations
 
@@ -23,15 +21,15 @@ log = ScriptLog("elasticjob.checkpoint")
 BEAT_SECONDS = 5
 """How often rank 0 renews its claim."""
 WATCH_SECONDS = 20
-"""How long a newcomer watches whether another job's claim is renewed. No two clocks are compared."""
+"""How long a newcomer watches whether another job's claim is renewed. It compares no two clocks."""
 UNREADABLE_SECONDS = 1
-"""How long a claim that cannot be read may be one that is being written."""
+"""How long a claim that can't be read may still be being written."""
 
 
 class Claims:
     """The claims in the directory ``path``, for one process of one round.
 
-    ``pause`` and ``clock`` are in seconds; with ``lock`` they are there for tests.
+    ``pause`` and ``clock`` are in seconds; tests replace them, and ``lock``.
     """
 
     def __init__(
@@ -51,12 +49,12 @@ class Claims:
         self._clock = clock
         self._lock = lock or threading.Lock()  # around changes of the claim: one thread renews it
         self._token = Token(0, 0)
-        """That of the claim which this process writes, or is about to."""
+        """The token of the claim that this process writes, or is about to write."""
         self._mine: Claim | None = None
 
     @property
     def mine(self) -> Claim:
-        """That of this round, once it has begun."""
+        """The claim of this round, once it has begun."""
         assert self._mine is not None
         return self._mine
 
@@ -66,7 +64,7 @@ class Claims:
         return self._mine is not None
 
     def read(self) -> list[Claim]:
-        """All that are there. Raises CheckpointError if one cannot be read."""
+        """All claims. Raises CheckpointError if one can't be read."""
         claims: list[Claim] = []
         for file in filter(decide.is_claim, self._storage.names(self._path)):
             if self._mine is not None and file == self._mine.file:
@@ -77,7 +75,8 @@ class Claims:
         return claims
 
     def _read(self, file: str) -> Claim:
-        """Not every storage puts a file there in one piece: one that cannot be read may be half-written."""
+        """Read a claim. Not every storage writes a file in one piece: one that can't be read may be
+        half-written."""
         deadline = self._clock() + UNREADABLE_SECONDS
         while True:
             content = self._storage.read(self._storage.join(self._path, file))
@@ -94,8 +93,8 @@ class Claims:
         round_number: int | None,
         with_room: Callable[[Callable[[], None]], None],
     ) -> None:
-        """Write this round's claim, without a list. ``found`` are the checkpoints that are there, and
-        ``with_room`` makes room for what writes the claim.
+        """Write this round's claim, without a list. ``found`` returns the checkpoints that are there;
+        ``with_room`` calls what writes the claim, and makes room for it.
 
         Raises StaleRoundError if a later round has begun or another job uses the directory.
         """
@@ -123,14 +122,14 @@ class Claims:
         self.stop_if_superseded()
 
     def list_complete(self, complete: Collection[Name]) -> None:
-        """Put these into the claim: what counts of what is complete."""
+        """Put into the claim the complete checkpoints that count."""
         with self._lock:
             claim = replace(self.mine, complete=frozenset(complete))
             self._put(claim)
             self._mine = claim
 
     def beat(self) -> bool:
-        """Renew the claim; False if there is nothing to renew any more."""
+        """Renew the claim; False if it need not be renewed again."""
         with self._lock:
             if self.mine.ended or not self._holds():
                 return False
@@ -157,7 +156,7 @@ class Claims:
             )
 
     def stale(self, later: Claim) -> StaleRoundError:
-        """What to raise because of a later claim."""
+        """The error to raise because of a later claim."""
         advice = (
             ""
             if later.holder.owner == self._me.owner
@@ -169,13 +168,13 @@ class Claims:
         )
 
     def sweep(self) -> None:
-        """Remove what kills have left of other claims, up to this round's."""
+        """Remove half-written claims that killed processes have left, up to this round's."""
         for file in self._storage.names(self._path):
             if decide.is_unfinished_claim(file, self._token, self._me.owner):
                 self._storage.remove(self._storage.join(self._path, file))
 
     def remove_surplus(self, claims: Iterable[Claim], found: Iterable[Name]) -> None:
-        """Remove those that nothing depends on any more, now that this round's has a list."""
+        """Remove the claims that nothing depends on, now that this round's has a list."""
         if self.mine.complete is not None:
             for claim in decide.surplus_claims(claims, self.mine, found):
                 self._storage.remove(self._storage.join(self._path, claim.file))
@@ -184,7 +183,7 @@ class Claims:
         path, content = self._storage.join(self._path, claim.file), claim.to_json()
         try:
             self._storage.put(path, content)
-        except FileNotFoundError:  # a later one takes what is unfinished for what a kill has left
+        except FileNotFoundError:  # a later round may have swept the unfinished file
             self._storage.put(path, content)
 
     def _wait_for_the_end_of(self, rival: Claim | None) -> None:
@@ -224,7 +223,7 @@ class Claims:
         return not decide.superseded_by(claims, self.mine) and not self._is_gone(claims)
 
     def _is_gone(self, claims: Iterable[Claim]) -> bool:
-        """A listing that lags is no proof."""
+        """Whether the claim of this round was removed; a listing that lags does not prove it."""
         if any(claim.file == self.mine.file for claim in claims):
             return False
         try:

@@ -1,4 +1,4 @@
-"""Which checkpoint counts, and which may go: pure decisions over what a folder holds.
+"""Which checkpoint counts, and which may be removed: pure decisions on what a folder holds.
 
 A checkpoint is a folder, ``checkpoint-g0001-r000007-s00000120``: generation, round, step. Generation and
 round are the fencing token of its writers. The round comes from ``ELASTICJOB_ROUND``, which only grows
@@ -8,15 +8,15 @@ checkpoint that is there, so that no checkpoint of another job has the token of 
 
 A checkpoint is complete when it has a *marker*, written last, with the size and checksum of its files.
 A round begins by a *claim*, ``round-g0001-r000008-5f1c9a30.json``, with the checkpoints that were complete at
-that moment. Of earlier rounds only those count from then on: what a member of an earlier round completes
-later is void, whatever it believes. That needs no lock and no conditional write, only a store where a small
-file appears in one piece and is seen by the next reader.
+that moment. From then on only those count of earlier rounds: a checkpoint that a member of an earlier round
+completes later does not. That needs no lock and no conditional write, only a store where a small file appears
+in one piece and is seen by the next reader.
 
 The claim of the highest token says which job *holds* the folder. Its rank 0 renews it. Another job may begin
 when the claim says that it was given up (``ended``, which does not say that the job has ended), when its
 process has ended and was on the newcomer's machine, in the same PID namespace, or when the newcomer has
 watched it for a while and it was not renewed. Two jobs that begin at the same moment take the same
-generation; each sees the other's claim or is seen, and who sees another withdraws.
+generation; at least one sees the other's claim, and withdraws.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MARKER = "complete.json"
 
 
 class CheckpointError(RuntimeError):
-    """What this package raises about checkpoints."""
+    """The base of this package's errors about checkpoints."""
 
 
 class StaleRoundError(CheckpointError):
@@ -54,7 +54,7 @@ class NoSpaceError(CheckpointError):
 
 
 class LostRankError(CheckpointError):
-    """What all ranks do together has failed: a rank was lost, or took too long, or cannot be reached."""
+    """A collective of all ranks has failed: a rank was lost, took too long, or cannot be reached."""
 
 
 class Token(NamedTuple):
@@ -80,7 +80,7 @@ _UNFINISHED = re.compile(r"round-g(\d{4,})-r(\d{6,})(?:-([0-9a-f]{8}))?\.json\.[
 
 
 def parse_name(text: str) -> Name | None:
-    """The checkpoint that a folder of this name holds, or None if it holds none."""
+    """The name of the checkpoint in a folder of this name; None if that is not a checkpoint."""
     if match := _NAME.fullmatch(text):
         generation, round_number, step = map(int, match.groups())
         return Name(Token(generation, round_number), step)
@@ -89,20 +89,19 @@ def parse_name(text: str) -> Name | None:
 
 @dataclass(frozen=True)
 class Holder:
-    """The owner of a claim, and the process that writes it.
-
-    ``job`` is the id of an ElasticJob, and empty without one: all starts under plain torchrun have one owner.
-    ``owner``, 8 hexadecimal digits, tells the claims of two that begin at the same moment apart. It is the
-    same in all rounds of an ElasticJob, and another one in each start under plain torchrun. ``run`` is
-    torchrun's run id where it says something, ``pod`` what people look for, ``process`` what
-    ``liveness.lives`` knows.
-    """
+    """The owner of a claim, and the process that writes it."""
 
     job: str
+    """The id of an ElasticJob; "" without one: all starts under plain torchrun count as one job."""
     owner: str
+    """8 hexadecimal digits, by which the claims of two that begin at the same moment differ. All rounds of an
+    ElasticJob have the same; each start under plain torchrun has its own."""
     run: str = ""
+    """torchrun's run id, "" if the user has not set it."""
     pod: str = ""
+    """The pod of rank 0, in messages."""
     process: str = ""
+    """The name by which ``liveness.lives`` finds the process."""
 
     def __str__(self) -> str:
         what = f"job {self.job}" if self.job else "a run without an ElasticJob"
@@ -110,7 +109,7 @@ class Holder:
 
 
 def holder_of(job: str | None, run: str, pod: str, process: str) -> Holder:
-    """``job`` is None without an ElasticJob."""
+    """The holder for this process. ``job``: None without an ElasticJob."""
     if job is None:
         return Holder("", uuid.uuid4().hex[:8], "" if run == "none" else run, pod, process)
     return Holder(job or "(no id)", f"{zlib.crc32(job.encode()):08x}", "", pod, process)
@@ -118,16 +117,16 @@ def holder_of(job: str | None, run: str, pod: str, process: str) -> Holder:
 
 @dataclass(frozen=True)
 class Claim:
-    """That a round has begun. ``complete`` is None until it has looked which checkpoints are complete.
-
-    ``beat`` grows while rank 0 lives; ``ended`` says that the job has given the folder up, for now.
-    """
+    """The file that says that a round has begun."""
 
     token: Token
     holder: Holder
     complete: frozenset[Name] | None = None
+    """The checkpoints that count for this round; None until it has listed them."""
     beat: int = 0
+    """It grows while rank 0 lives."""
     ended: bool = False
+    """The job has given the folder up, for now."""
 
     @property
     def file(self) -> str:
@@ -136,7 +135,7 @@ class Claim:
 
     @property
     def round(self) -> str:
-        """For people."""
+        """The round and its holder, in a message."""
         return f"round {self.token.round} of {self.holder}" if self.holder.job else str(self.holder)
 
     def to_json(self) -> bytes:
@@ -157,8 +156,8 @@ def is_claim(file: str) -> bool:
 
 
 def is_unfinished_claim(file: str, token: Token, owner: str) -> bool:
-    """Whether a file of this name is what is there of a claim of an earlier round than ``token``, or of
-    another ``owner`` that has begun at the same moment. A kill has left it, or it is written again."""
+    """Whether a file of this name is a half-written claim of an earlier round than ``token``, or of another
+    ``owner`` that has begun at the same moment. If that process lives, it writes the claim again."""
     match = _UNFINISHED.fullmatch(file)
     if match is None:
         return False
@@ -194,7 +193,7 @@ def parse_claim(file: str, content: bytes) -> Claim:
 
 
 class File(NamedTuple):
-    """What a file must be: its size in bytes and the CRC-32 of its content."""
+    """The size of a file in bytes, and the CRC-32 of its content."""
 
     size: int
     crc32: int
@@ -202,7 +201,7 @@ class File(NamedTuple):
 
 @dataclass(frozen=True)
 class Marker:
-    """What is in a complete checkpoint."""
+    """The files of a complete checkpoint, and how many ranks wrote it."""
 
     files: Mapping[str, File]
     world_size: int
@@ -215,7 +214,7 @@ class Marker:
         return json.dumps(fields, indent=1).encode() + b"\n"
 
     def damage(self, sizes: Mapping[str, int]) -> str:
-        """What the folder's files, by size, show to be wrong; empty if nothing."""
+        """What is wrong with the folder, given the ``sizes`` of its files; "" if nothing."""
         for file, expected in sorted(self.files.items()):
             if file not in sizes:
                 return f"{file} is missing"
@@ -259,7 +258,7 @@ def begin(claims: Iterable[Claim], found: Iterable[Name], me: Holder, round_numb
 
 
 def rival(claims: Iterable[Claim], token: Token, me: Holder) -> Claim | None:
-    """The claim of who used the folder last, if that is another who has not said that it has ended."""
+    """The claim of the last user of the folder, if that is another job or run and has not ended."""
     claims = list(claims)
     if any(claim.token.generation >= token.generation for claim in claims):
         return None  # this job's own generation, or a contender's
@@ -285,7 +284,7 @@ def rival(claims: Iterable[Claim], token: Token, me: Holder) -> Claim | None:
 
 
 def contenders(claims: Iterable[Claim], mine: Claim) -> list[Claim]:
-    """The claims of others who begin in the same generation."""
+    """The claims of other owners that begin in the same generation."""
     return [
         claim
         for claim in claims
@@ -339,7 +338,7 @@ def counting(complete: Iterable[Name], claims: Iterable[Claim], token: Token) ->
 
 
 def own_first(names: Iterable[Name], mine: Collection[int]) -> list[Name]:
-    """In the order in which to resume from them: another job's only where a job has none of its own."""
+    """The checkpoints in the order in which to resume from them: those of other jobs come last."""
     return sorted(names, key=lambda name: (name.token.generation in mine, name), reverse=True)
 
 
@@ -350,10 +349,10 @@ def never_counts(
     token: Token,
     mine: Collection[int],
 ) -> list[Name]:
-    """What no round from ``token`` on will ever resume from, whatever happens: what was half-written when the
-    last round began, and what ``mine``, the job's own generations, have completed too late.
+    """The checkpoints from which no round from ``token`` on can ever resume: those that were half-written
+    when the last round began, and those that ``mine``, the job's own generations, have completed too late.
 
-    Safe to remove at any time, by anybody: a later claim can only exclude more.
+    Any process may remove them at any time: a later claim can only exclude more.
     """
     last = _last_list(claims, token)
     if last is None:
@@ -368,16 +367,16 @@ def never_counts(
 
 
 def surplus(counts: Iterable[Name], mine: Collection[int], newest: Name, keep: int) -> list[Name]:
-    """What counts and may go, as ``newest`` is known to be good: all older ones of ``mine``, the job's own
-    generations, but the ``keep`` newest."""
+    """The checkpoints that count and may be removed, if ``newest`` is known to be good: all older ones of
+    ``mine``, the job's own generations, except the ``keep`` newest."""
     counts = sorted((name for name in counts if name.token.generation in mine), reverse=True)
     kept = {*counts[:keep], newest}
     return sorted(name for name in counts if name < newest and name not in kept)
 
 
 def surplus_claims(claims: Iterable[Claim], mine: Claim, found: Iterable[Name]) -> list[Claim]:
-    """Claims that nothing depends on any more. The last one of an earlier generation says whose its
-    checkpoints are, as long as there are any."""
+    """The claims that nothing depends on. As long as an earlier generation has checkpoints, its last claim
+    says whose they are."""
     claims = list(claims)
     generations = {name.token.generation for name in found}
     last: dict[int, Claim] = {}

@@ -1,7 +1,7 @@
-"""What rank 0 does in the directory of a training run: begin a round, complete checkpoints, make room.
+"""Rank 0's work in the directory of a training run: begin a round, complete checkpoints, make room.
 
-Everything goes through a ``Storage``, and nothing here imports torch, so that tests can stop, fail and
-interleave it at each call. ``decide`` says why it is safe in this order.
+All I/O is that of a ``Storage``, so that tests can stop, fail and interleave it at each call. ``decide`` says
+why it is safe in this order.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ VISIBLE_SECONDS = 90
 """How long rank 0 waits until it sees the other ranks' files: NFS keeps listings for up to a minute."""
 RESERVE = "reserve"
 RESERVE_BYTES = 64 << 10
-"""A file that gives way to a claim when the disk is full."""
+"""The size of a file that is removed to make room for a claim when the disk is full."""
 
 
 def is_full(error: BaseException) -> bool:
@@ -44,9 +44,8 @@ def is_full(error: BaseException) -> bool:
 class Directory:
     """The directory, for one process of one round.
 
-    ``keep`` complete checkpoints remain of this job. What other jobs have completed is left alone, unless
-    ``keep_other_jobs`` is False. ``pause`` and ``clock`` are in seconds;
-    with ``lock`` they are there for tests.
+    ``keep`` complete checkpoints remain of this job, and all of other jobs, unless ``keep_other_jobs`` is
+    False. ``pause`` and ``clock`` are in seconds; tests replace them, and ``lock``.
     """
 
     def __init__(
@@ -70,23 +69,24 @@ class Directory:
         self._clock = clock
         self._claims = Claims(storage, path, me, pause=pause, clock=clock, lock=lock)
         self._doomed: set[Name] = set()
-        """Halves that this process knows of: saves that have failed, and what could not be removed whole."""
+        """Saves that have failed, and checkpoints that are only half removed, as far as this process
+        knows."""
         self._uncertain: Name | None = None
-        """A checkpoint that is not called saved, although its marker may be there or may yet appear."""
+        """A checkpoint whose save has failed, although its marker may be there or may yet appear."""
 
     @property
     def claim(self) -> Claim:
-        """That of this round, once it has begun."""
+        """The claim of this round, once it has begun."""
         return self._claims.mine
 
     def folder(self, name: Name) -> str:
         return self._storage.join(self._path, str(name))
 
     def begin(self, round_number: int | None) -> Claim:
-        """Claim the directory for this round, then look what is complete, and put that into the claim.
+        """Claim the directory for this round, then list the complete checkpoints in the claim.
 
-        In this order: a stale member that saw no claim of ours when it last looked has completed, and kept,
-        what we see now; so it can remove nothing that we would resume from. From then on call ``beat`` every
+        The order matters: a stale member that did not see this claim has completed and kept what is listed
+        now, so it removes nothing that this round would resume from. After this, call ``beat`` every
         ``BEAT_SECONDS``, and ``tidy`` before anything is written.
 
         Raises StaleRoundError if a later round has begun or another job uses the directory, NoSpaceError if
@@ -99,8 +99,8 @@ class Directory:
         return self.claim
 
     def tidy(self) -> None:
-        """Remove what can never count, and set room aside for the next claim. It may take minutes, so the
-        claim must be renewed meanwhile."""
+        """Remove what can never count, and set room aside for the next claim. This may take minutes, in which
+        the claim must be renewed."""
         try:
             self._sweep()
             self._clear()
@@ -133,16 +133,17 @@ class Directory:
         return candidates
 
     def forget(self, damaged: Collection[Name]) -> None:
-        """These are damaged, and do not count any more."""
+        """Take damaged checkpoints out of the claim, so that they no longer count."""
         if damaged:
             counts = (self.claim.complete or frozenset()) - frozenset(damaged)
             self._with_room(lambda: self._claims.list_complete(counts))
 
     def make_room(self, name: Name, good: Name | None) -> None:
-        """Before anything of ``name`` is written: remove what does not count, and what is beyond ``keep``.
+        """Make room for ``name``, before it is written: remove what does not count, and what is beyond
+        ``keep``.
 
-        ``good`` is what was resumed from or saved last. Without it no complete checkpoint goes: nobody has
-        looked whether a newer one is damaged. Raises StaleRoundError, and CheckpointError if ``name`` may be
+        ``good`` is the checkpoint that was last resumed from or saved. Without it no complete one is removed:
+        the newer ones may be damaged. Raises StaleRoundError, and CheckpointError if ``name`` may be
         complete.
         """
         self.stop_if_superseded()
@@ -160,7 +161,7 @@ class Directory:
             log.warning(f"{self._path}: what is not kept could not be removed: {error}")
 
     def complete(self, name: Name, marker: Marker) -> None:
-        """The end of a save, when all ranks have written. When this returns, the checkpoint counts.
+        """Complete a save, when all ranks have written. When this returns, the checkpoint counts.
 
         Raises StaleRoundError if a later round has begun, and does not count it; NotSharedError if the
         ranks' files are not seen here; what the storage raises.
@@ -200,8 +201,8 @@ class Directory:
             log.warning(f"{self._path}: older checkpoints could not be removed: {error}")
 
     def failed(self, name: Name) -> None:
-        """A save has failed on all ranks: remove what they have written, unless it has a marker, or may get
-        one yet: a later round may count on it then."""
+        """A save has failed on all ranks: remove what they have written. It stays if it has a marker, or may
+        yet get one: then a later round may count on it."""
         try:
             if name == self._uncertain or self._is_there(self._storage.join(self.folder(name), MARKER)):
                 return
@@ -212,7 +213,7 @@ class Directory:
             log.warning(f"{self.folder(name)} could not be removed: {error}")
 
     def beat(self) -> bool:
-        """Renew the claim; False if there is nothing to renew any more."""
+        """Renew the claim; False if it need not be renewed again."""
         return self._claims.beat()
 
     def end(self) -> None:
@@ -224,19 +225,19 @@ class Directory:
         self._claims.stop_if_superseded()
 
     def no_space(self, folder: str, error: BaseException) -> NoSpaceError:
-        """A full disk, with what it holds."""
+        """The error for a full disk, with what the directory holds."""
         return NoSpaceError(f"{folder} was not written: {error}. {self._holdings()}")
 
-    # Making room. What is read first: checkpoints, then claims; see ``begin``.
+    # Making room. Checkpoints are read before claims; see ``begin``.
 
     def _settle(self, name: Name | None) -> None:
-        """The marker of ``name`` is the one that may appear from now on, and no earlier one."""
+        """From now on the marker of ``name`` may appear, and that of an earlier checkpoint no longer."""
         if self._uncertain and self._uncertain != name:
             self._doomed.add(self._uncertain)
         self._uncertain = name
 
     def _clear(self) -> None:
-        """Remove what can never count: halves, what was completed too late, claims that nothing depends on.
+        """Remove what can never count: half-written checkpoints, late ones, claims that nothing depends on.
 
         Before this round has claimed the directory, that is what the last claim excludes.
         """
@@ -260,7 +261,7 @@ class Directory:
             self._remove(name)
 
     def _sweep(self) -> None:
-        """Remove what kills have left of claims, and of the reserve."""
+        """Remove half-written files that killed processes have left of claims, and of the reserve."""
         self._claims.sweep()
         for file in self._storage.names(self._path):
             if file.startswith(f"{RESERVE}.") and file.endswith(".tmp"):
@@ -296,7 +297,7 @@ class Directory:
             log.warning(f"{self._path}: no room could be set aside for the next round's claim: {error}")
 
     def _with_room(self, write: Callable[[], None]) -> None:
-        """Write a claim. On a full disk the reserve gives way, then what can never count."""
+        """Write a claim. On a full disk remove the reserve first, then what can never count."""
         ways: list[Callable[[], None]] = [
             lambda: self._storage.remove(self._storage.join(self._path, RESERVE)),
             self._sweep,
@@ -338,7 +339,7 @@ class Directory:
         except Exception as error:  # noqa: BLE001  # the full disk is what has to be said
             return f"What {self._path} holds could not be read: {error}."
 
-    # Looking.
+    # Reading.
 
     def _is_there(self, path: str, content: bytes | None = None) -> bool:
         try:
@@ -357,5 +358,5 @@ class Directory:
 
 
 def megabytes(size: int) -> str:
-    """A size for people."""
+    """A size in a message."""
     return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"

@@ -1,15 +1,17 @@
-"""Whether the process that wrote a claim lives, where that can be known without waiting: on the same machine.
+"""Whether the process that wrote a claim lives, if that can be known without waiting: on the same machine.
 
-Process ids mean something only within one boot and one PID namespace, so a name has all of it.
+A process id is unique within one boot and one PID namespace only, so a process's name has these, too.
 """
 
 from __future__ import annotations
 
 import os
 
+from elasticjob.workers.processes import parse
+
 
 def this_process() -> str:
-    """A name for this process that no other one has, ever; empty where there is no /proc."""
+    """A name for this process that no other one ever has; "" if there is no /proc."""
     try:
         return "/".join((*_where(), str(os.getpid()), _started(os.getpid())))
     except OSError:
@@ -36,7 +38,8 @@ def _where() -> tuple[str, str]:
 
 
 def _started(pid: int) -> str:
-    """When, in ticks since boot; a zombie has ended."""
+    """When, in ticks since boot; a zombie has ended. Raises OSError: unlike ``processes.find``, which takes a
+    process that can't be read for one that has ended."""
     with open(f"/proc/{pid}/stat", "rb") as file:
-        fields = file.read().rpartition(b")")[2].split()
-    return "ended" if fields[0] in (b"Z", b"X") else fields[19].decode("ascii")
+        process = parse(pid, file.read())
+    return str(process.born) if process is not None and process.alive else "ended"

@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint, writing and reading through our storage.
+"""Lets torch.distributed.checkpoint (DCP) write and read through a ``Storage``.
 
 The writer takes a checksum of each file while it is written, and its last step on rank 0, when all ranks have
 written, completes the checkpoint.
@@ -26,7 +26,7 @@ from elasticjob.checkpoint.storage import Folder, Storage
 from elasticjob.checkpoint.trust import UntrustedError, check_index
 
 _METADATA = ".metadata"
-"""What DCP calls its index of all shards."""
+"""The name of DCP's index of all shards."""
 
 
 class Writer(FileSystemWriter):
@@ -83,25 +83,25 @@ class Reader(FileSystemReader):
 
     @property
     def untrusted(self) -> UntrustedError | None:
-        """Why the index was not loaded, if it is not to be trusted."""
+        """The error if the index was not loaded because it would run code."""
         return self._files.untrusted
 
 
 @dataclass(frozen=True)
 class _Written(WriteResult):
-    """What travels to rank 0 about each item, and the file that it is in."""
+    """DCP's result for an item, which is sent to rank 0, with the file that it is in."""
 
     file: File
 
 
 class _Files(FileSystemBase):
-    """What DCP wants of a file system."""
+    """A file system for DCP."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self.written: dict[str, File] = {}
         self.untrusted: UntrustedError | None = None
-        """Torch 2.15 replaces what is raised while it reads the index."""
+        """Kept, because torch 2.15 replaces what is raised while it reads the index."""
 
     def join(self, folder: str, name: str) -> str:
         return self._storage.join(folder, name)
@@ -156,7 +156,7 @@ class _Files(FileSystemBase):
 
 
 class _Summed(io.RawIOBase):
-    """Counts and sums what goes through it."""
+    """Counts the bytes that are written, and takes their checksum."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

@@ -1,4 +1,4 @@
-"""The state of a training run as torch.distributed.checkpoint wants it."""
+"""The state of a training run in the form that torch.distributed.checkpoint saves."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch.distributed.checkpoint.stateful import Stateful
 class TrainState(Stateful):
     """A model and its optimizer(s), as one entry of the state that is saved.
 
-    Parameters go by their names, in the optimizer's state too, whatever wraps the model (nothing, DDP, FSDP2)
-    and however many ranks there are: what a run of one world size saves, a run of another one loads.
+    Parameters have the same names, in the optimizer's state too, in a plain model and within DDP or FSDP2,
+    and with any number of ranks: a run of one world size loads what a run of another has saved.
     """
 
     def __init__(self, model: nn.Module, *optimizers: torch.optim.Optimizer) -> None:
@@ -36,7 +36,7 @@ class TrainState(Stateful):
 
 
 def check(state: Mapping[str, Any]) -> None:
-    """Raises TypeError for what would be saved, and not come back when it is loaded."""
+    """Raises TypeError for an entry that would be saved but not restored."""
     for key, value in state.items():
         if isinstance(value, torch.optim.Optimizer):
             raise TypeError(
@@ -46,7 +46,7 @@ def check(state: Mapping[str, Any]) -> None:
 
 
 def copied(state: Mapping[str, Any]) -> dict[str, Any]:
-    """What the entries hold now, independent of what training does next.
+    """A copy of the entries, which training does not change.
 
     async_save copies what is on a GPU, and shares what is in the host's memory (torch 2.4 to 2.15).
     """

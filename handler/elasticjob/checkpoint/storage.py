@@ -1,4 +1,4 @@
-"""Files in a shared folder, or in an object store by way of fsspec: the little that checkpoints need."""
+"""Access to files in a shared folder, or in an object store through fsspec, as far as checkpoints need it."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from typing import IO, Any, Protocol, cast
 
 
 class Storage(Protocol):
-    """Paths are strings that ``join`` makes. Reading what is not there raises FileNotFoundError."""
+    """Paths are strings that ``join`` makes. Reading a file that does not exist raises FileNotFoundError."""
 
     def join(self, *parts: str) -> str: ...
     def names(self, path: str) -> list[str]:
-        """What is directly in a folder; nothing if there is no such folder."""
+        """The names in a folder; [] if there is no such folder."""
         ...
 
     def sizes(self, path: str) -> dict[str, int]:
-        """The files that are directly in a folder, by name, in bytes; nothing if there is no such folder."""
+        """The files in a folder, with their sizes in bytes; {} if there is no such folder."""
         ...
 
     def stream(self, path: str, mode: str) -> AbstractContextManager[IO[bytes]]:
-        """Open for reading or writing; what was written is safe once the context has been left."""
+        """Open a file for reading or writing; what was written is durable when the context has ended."""
         ...
 
     def put(self, path: str, content: bytes) -> None:
-        """Write a small file in place of one that is there. In a folder and in an object store it is there
-        in full or not at all, for readers, too."""
+        """Write a small file, or replace it. In a folder and in an object store, readers find all of it or
+        nothing."""
         ...
 
     def space(self, path: str) -> tuple[int, int] | None:
-        """The bytes that are free where the folder is, and all; None where there is no such limit."""
+        """The free bytes and all bytes of the folder's file system; None without such a limit."""
         ...
 
     def read(self, path: str) -> bytes: ...
     def make_folder(self, path: str) -> None: ...
     def rename(self, old: str, new: str) -> None: ...
     def remove(self, path: str) -> None:
-        """Remove a file, or a folder with all that is in it; one that is gone is fine."""
+        """Remove a file, or a folder with its content, if it exists."""
         ...
 
 
 def open_storage(path: str | os.PathLike[str]) -> tuple[Storage, str]:
-    """The storage that ``path`` is in, and the path there: a folder, or a URL that fsspec knows."""
+    """The storage for ``path``, a folder or a URL that fsspec knows, and the path in it."""
     text = os.fspath(path)
     if "://" not in text:
         return Folder(), str(Path(text).absolute())
@@ -122,10 +122,10 @@ class Folder:
 
 
 class Remote:
-    """What fsspec opens, an object store above all: one PUT makes an object, whole. Elsewhere a file may be
-    read while it is written.
+    """A file system of fsspec, mostly an object store, where one PUT makes a whole object. In others a file
+    may be read while it is written.
 
-    What it raises are OSErrors, whatever the package behind fsspec has raised.
+    It raises OSErrors in place of what the package behind fsspec raises.
     """
 
     def __init__(self, filesystem: Any) -> None:
@@ -162,7 +162,7 @@ class Remote:
             with _os_errors(path):
                 file.close()
         except BaseException:
-            # Leaving it as a context would upload what is there; so would its end as an object.
+            # Leaving its context, or its end as a Python object, would upload what is there.
             if mode != "rb":
                 with suppress(Exception):
                     file.discard()
@@ -199,7 +199,7 @@ class Remote:
 
 @contextmanager
 def _os_errors(path: str) -> Iterator[None]:
-    """Raises OSError for what is none: botocore's errors of the network, for example."""
+    """Raises OSError for other exceptions, such as botocore's for a broken network."""
     try:
         yield
     except OSError:

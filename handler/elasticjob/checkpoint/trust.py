@@ -1,8 +1,8 @@
-"""What is checked of a checkpoint's pickles before they are loaded: otherwise whoever can write into the
+"""Checks the pickles of a checkpoint before they are loaded: otherwise any user who can write into the
 directory could run code in every rank.
 
-DCP's index ``.metadata`` is a pickle, and so is each entry of the state that is no tensor. Of the index all
-classes are known, so nothing else is let in. Entries hold what the script has put there.
+DCP's index ``.metadata`` is a pickle, and so is each entry of the state that is not a tensor. The classes of
+the index are known, so no others are accepted. Entries have what the script has put there.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Index(pickle.Unpickler):
 
 
 def _member(of: Any, name: Any) -> enum.Enum:
-    """What getattr is in an index: it finds members of DCP's Enums, and nothing else."""
+    """Stands for ``getattr`` in an index: it finds members of DCP's Enums, and nothing else."""
     if isinstance(of, enum.EnumMeta) and of.__module__ in _DCP and isinstance(name, str):
         members: Mapping[str, enum.Enum] = of.__members__
         if name in members:
@@ -59,7 +59,7 @@ def _is_type_of_elements(name: str) -> bool:
 
 
 def check_index(path: str, content: bytes) -> None:
-    """Raises UntrustedError if this is no index of DCP, before anything of it has run."""
+    """Raises UntrustedError if this is not an index of DCP, before any of it has run."""
     try:
         _Index(io.BytesIO(content)).load()
     except Exception as error:
@@ -70,7 +70,7 @@ def check_index(path: str, content: bytes) -> None:
 
 
 class Planner(DefaultLoadPlanner):
-    """With ``weights_only`` it loads no entry that could run code, by torch's own list of harmless ones."""
+    """Loads no entry that could run code if ``weights_only``, by torch's own list of harmless classes."""
 
     def __init__(self, weights_only: bool) -> None:
         super().__init__()

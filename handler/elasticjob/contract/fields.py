@@ -16,21 +16,24 @@ from elasticjob.contract.ranks import Ranks, parse_ranks
 from elasticjob.contract.text import is_token
 
 RECORD_VERSION = 1
-MAX_PARTICIPANT_BYTES = 4_096
+MAX_SMALL_RECORD_BYTES = 4_096
+"""The limit for a record without lists and without text from a worker."""
 MAX_LOCAL_WORLD_SIZE = 99_999
+"""The most workers of one agent."""
 MAX_INT32 = 2**31 - 1
-"""The largest rank, exit code or number of seconds: what the resource's schema holds."""
+"""The largest rank, exit code or number of seconds: an int32 in the resource's schema."""
 MAX_ID = 64
+"""Characters of an id, a nonce or a UID."""
 MAX_NUMBER = 2**53 - 1
-"""The largest whole number that every reader of JSON keeps as it is."""
+"""The largest whole number that every reader of JSON keeps exactly."""
 
 
 class RecordError(ValueError):
-    """A record that can't be used. Its text names what was found and what was expected."""
+    """A record that can't be used. The message names what was found and what was expected."""
 
 
-def dump(fields: dict[str, object]) -> str:
-    """One line of JSON."""
+def dump_fields(fields: dict[str, object]) -> str:
+    """The fields as one line of JSON."""
     return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -104,8 +107,8 @@ class Fields:
             raise self._wrong(key, f"a whole number from {minimum} to {maximum}")
         return value
 
-    def information(self, key: str, minimum: int, maximum: int) -> int | None:
-        """A number that nothing depends on: what is none is not known."""
+    def lenient_integer(self, key: str, minimum: int, maximum: int) -> int | None:
+        """An optional number; an invalid one reads as None."""
         try:
             return self.optional_integer(key, minimum, maximum)
         except RecordError:

@@ -1,4 +1,4 @@
-"""The time limits of one job, passed whole from its spec to the round's record, to members and to judges."""
+"""The time limits of one job: from its spec by the round's record to members and monitors, as one object."""
 
 from __future__ import annotations
 
@@ -8,38 +8,37 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds. The defaults are the schema's.
-
-    ``initial_last_call_timeout``: for how long the first round waits for more participants, once enough have
-    joined, and ``last_call_timeout`` for how long each later one. ``rejoin_timeout``: for how long members of
-    the last round are waited for. ``establish_timeout``: for how long the leader waits for all to reach it.
-    ``heartbeat_timeout``: after how long without a heartbeat a member that can't be connected to is
-    unreachable; ``stall_timeout``: one that accepts connections. ``hang_timeout``: after how long without a
-    step a round hangs, 0 for never.
-    """
+    """Seconds. The defaults are the schema's."""
 
     initial_last_call_timeout: float = 300
+    """How long the first round waits for more participants once enough have joined."""
     last_call_timeout: float = 15
+    """How long each later round waits for more."""
     rejoin_timeout: float = 45
+    """How long members of the last round are waited for."""
     establish_timeout: float = 15
+    """How long the leader waits for all members to reach it."""
     heartbeat_period: float = 1
     heartbeat_timeout: float = 10
+    """How long without a heartbeat until a member that can't be connected to is unreachable."""
     stall_timeout: float = 30
+    """How long until one is that accepts connections."""
     hang_timeout: float = 0
+    """How long without a step until a round hangs; 0: never."""
 
     @property
     def missed_heartbeat(self) -> float:
-        """A heartbeat was missed: one period, and half of one for good measure."""
+        """The silence after which a heartbeat was missed: one period, and half of one as a margin."""
         return 1.5 * self.heartbeat_period
 
     @property
     def suspect(self) -> float:
-        """Two heartbeats were missed, and half of one for good measure: the peer is probed."""
+        """The silence after which the peer is probed: two periods, and half of one as a margin."""
         return 2.5 * self.heartbeat_period
 
     def fields(self) -> dict[str, float]:
-        """The limits, as fields of a record. Those that only the former of rounds uses are left out where
-        they have their defaults: every participant gets the record."""
+        """The limits as fields of a record. Every participant reads it, so those that only the operator uses
+        are left out if they have their defaults."""
         default = Limits()
         return {
             json: value
@@ -69,6 +68,6 @@ _FIELDS = {
     "stall_timeout": ("stallTimeoutSeconds", 1),
     "hang_timeout": ("hangTimeoutSeconds", 0),
 }
-"""Each limit's name in a record, and its least value."""
+"""Limit -> its name in a record, and its least value."""
 
 _FOR_FORMING = frozenset({"initial_last_call_timeout", "last_call_timeout", "rejoin_timeout"})

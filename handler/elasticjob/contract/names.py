@@ -1,4 +1,4 @@
-"""Names that both sides of the API server agree on: labels, annotations, environment, objects.
+"""Names that operator and handler agree on: labels, annotations, environment, objects.
 
 One writer for every object (docs/internals/writes.md):
 
@@ -37,7 +37,7 @@ JOB_LABEL = f"{GROUP}/job-name"
 SLOT_LABEL = f"{GROUP}/slot"
 ATTEMPT_LABEL = f"{GROUP}/attempt"
 STANDBY_LABEL = f"{GROUP}/standby"
-"""On pods that stand by: what an autoscaler measures leaves them out."""
+"""Pods that stand by have it: an autoscaler's metrics leave them out."""
 COMPLETION_INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 POD_INDEX_LABEL = "apps.kubernetes.io/pod-index"
 
@@ -50,27 +50,26 @@ PROGRESS_ANNOTATION = f"{GROUP}/progress"
 DRAIN_ANNOTATION = f"{GROUP}/drain"
 STARTS_ANNOTATION = f"{GROUP}/starts"
 FINISHED_ANNOTATION = f"{GROUP}/finished"
-"""On a participant's Lease: the nonce of the last round that it has finished well. Another torchrun in the
-same container does not touch it."""
+"""The nonce of the last round that the participant has finished well. It stays when another torchrun runs in
+the same container."""
 FENCED_ANNOTATION = f"{GROUP}/fenced"
-"""On the Lease of a round's leader: the nonce of that round, once all its workers have opened
-``elasticjob.checkpoint``, which refuses what they save after a later round has begun."""
+"""The nonce of the round whose leader this is, once all its workers have opened ``elasticjob.checkpoint``,
+which refuses what they save after a later round has begun."""
 RELAY_ANNOTATION = f"{GROUP}/relay"
-"""On the Lease of a member that can write: what members that cannot have told it."""
+"""What members that cannot write have reported to this one, which can."""
 AVOID_NODES_ANNOTATION = f"{GROUP}/avoid-nodes"
-"""On a pod: the nodes that the operator keeps it off by its affinity, with commas between."""
+"""The nodes that the pod's affinity excludes by the operator's choice, separated by commas."""
 DRAIN_HOOK_ANNOTATION = f"{GROUP}/drain-hook"
-"""On a pod: ``true`` if its training container has a preStop hook that waits while the round drains."""
+"""``true`` if the pod's training container has a preStop hook that waits while the round drains."""
 REPLACE_SECONDS_ANNOTATION = f"{GROUP}/replace-seconds"
-"""On a pod: for how many seconds that hook waits while the next pod starts, before the round drains."""
+"""How many seconds that hook waits while the next pod starts, before the round drains."""
 
 MEMBER_CONDITION = f"{GROUP}/member"
-"""Of a pod whose template has a readiness gate of this name: whether it is a member of a round that has
-met."""
+"""Whether a pod whose template has a readiness gate of this name is a member of an established round."""
 
 HOOK_FOLDERS = ("/dev/shm", "/tmp")
-"""Where a pod's preStop hook looks for the handler's word, in the file ``elasticjob-hook-<UID>.<word>``: the
-first can be written also where a container's root is read-only."""
+"""The folders in which a pod's preStop hook looks for what the handler says, the file
+``elasticjob-hook-<UID>.<word>``. The first can be written even if a container's root is read-only."""
 HOOK_PREFIX = "elasticjob-hook-"
 HOOK_READY = "ready"
 HOOK_REPLACING = "replacing"
@@ -78,8 +77,8 @@ HOOK_DRAINING = "draining"
 HOOK_WORDS = (HOOK_READY, HOOK_REPLACING, HOOK_DRAINING)
 
 UNTRACKED: dict[str, list[dict[str, str]]] = {"managedFields": [{}]}
-"""Part of a Lease's metadata in a merge patch: the API server forgets which client set a field, and from then
-on keeps no account of it. That is a third of what a write costs it, and 40 % of the object."""
+"""Part of a Lease's metadata in a merge patch: from then on the API server does not track which client set a
+field. Tracking is a third of what a write costs it, and 40 % of the object."""
 
 POD_NAME_ENV = "ELASTICJOB_POD_NAME"
 POD_UID_ENV = "ELASTICJOB_POD_UID"
@@ -93,17 +92,19 @@ new for each round."""
 WARM_ENV = "ELASTICJOB_WARM_WORKERS"
 """``on`` or ``off``: whether the agent makes warm interpreters. ``--rdzv-conf=warm=...`` wins."""
 WARM_IMPORTS_ENV = "ELASTICJOB_WARM_IMPORTS"
-"""The modules that they import beside torch, with ``:`` between. ``--rdzv-conf=warm_imports=...`` wins."""
+"""The modules that they import beside torch, separated by ``:``. ``--rdzv-conf=warm_imports=...`` wins."""
 SERVICE_ACCOUNT_DIR_ENV = "ELASTICJOB_SERVICE_ACCOUNT_DIR"
-"""Where token, ca.crt and namespace are, if not in the usual place."""
+"""The folder with token, ca.crt and namespace, if it is not the usual one."""
 
 MAX_JOB_NAME_LENGTH = 45
-"""So that ``<job>-<slot>-<attempt>`` remains a DNS label (63) with a slot and an attempt of 8 digits."""
+"""``<job>-<slot>-<attempt>`` is a DNS label then (63 characters)."""
+MAX_DIGITS = 8
+"""Digits of a slot, and of an attempt, in a pod's name."""
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
 def is_job_name(name: str) -> bool:
-    """Whether an ElasticJob may have this name; the resource's schema says the same."""
+    """Whether an ElasticJob may have this name, by the rule of the resource's schema."""
     return len(name) <= MAX_JOB_NAME_LENGTH and _LABEL.fullmatch(name) is not None
 
 
@@ -112,28 +113,24 @@ def is_namespace(name: str) -> bool:
     return len(name) <= 63 and _LABEL.fullmatch(name) is not None
 
 
-MAX_DIGITS = 8
-"""Of a slot, and of an attempt."""
-
-
 def round_lease(job: str) -> str:
     """The name of the Lease that carries the job's round record."""
     return f"{job}-round"
 
 
 def members_lease(job: str) -> str:
-    """The name of the Lease that carries the members' ids of a large round. No job's name has a dot, and what
-    keeps pods from the names of round Leases, their ending, keeps them from this one."""
+    """The name of the Lease that carries the members' ids of a large round. No job's name has a dot, and no
+    pod may write a Lease with this ending."""
     return round_lease(f"{job}.members")
 
 
 def round_object(job: str) -> str:
-    """What carries the job's round record, for people."""
+    """The Lease that carries the job's round record, in a sentence."""
     return f"Lease {round_lease(job)}"
 
 
 def members_object(job: str) -> str:
-    """What carries the members' ids of a large round, for people."""
+    """The Lease that carries the members' ids of a large round, in a sentence."""
     return f"Lease {members_lease(job)}"
 
 
@@ -143,7 +140,7 @@ def pod_name(job: str, slot: int, attempt: int) -> str:
 
 
 def slot_and_attempt(job: str, pod: str) -> tuple[int, int] | None:
-    """What ``pod_name`` has built this name from; None if the operator gives no such name."""
+    """Slot and attempt of a pod with this name; None if it is no name by ``pod_name``."""
     head, _, attempt = pod.rpartition("-")
     head, _, slot = head.rpartition("-")
     if head != job or not (slot.isascii() and slot.isdigit() and attempt.isascii() and attempt.isdigit()):

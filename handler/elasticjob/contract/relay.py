@@ -1,5 +1,5 @@
-"""What members that cannot write their own Leases say by another way: they tell the others by the round's
-store, and one that can write passes it on in its own Lease.
+"""The other way for a member that cannot write its own Lease: it reports through the round's store, and a
+member that can write passes that on in its own Lease.
 
 Untrusted input like all records (``elasticjob.contract.fields``).
 """
@@ -10,36 +10,43 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from elasticjob.contract.fields import MAX_ID, RECORD_VERSION, Fields, RecordError
-from elasticjob.contract.fields import dump as dump_fields
+from elasticjob.contract.fields import (
+    MAX_ID,
+    RECORD_VERSION,
+    Fields,
+    RecordError,
+    dump_fields,
+)
 from elasticjob.contract.ranks import MAX_MEMBERS
 from elasticjob.contract.reports import MAX_REPORT_BYTES, FailureReport
 from elasticjob.contract.text import one_line
 
 RELAYING_RANKS = 4
-"""Members of ranks below this pass on what others say: the leader, and those that stand in for it."""
+"""Members of ranks below this pass on what others report: the leader, and its stand-ins."""
 MAX_RELAYED = 16
-"""Members in one record: more of them have one cause, and the record has to fit into an annotation."""
+"""Members in one record, which has to fit into an annotation; more of them have one cause."""
 MAX_WHY = 200
-"""Characters of the reason for which a member cannot write."""
+"""Characters of the reason why a member cannot write."""
 MAX_RELAYED_MESSAGE = 500
 """Characters of a worker's failure that is passed on."""
 MAX_WORD_BYTES = 8_192
+"""The limit for a ``CutOff`` in the round's store."""
 
 
 @dataclass(frozen=True)
 class CutOff:
-    """A member, by its ``group_rank``, that cannot write its Lease. ``why`` is the API server's answer, or
-    what the request met; empty: it can write again. ``left``: its agent has left the round and cannot
-    announce itself; ``failure`` is what it would report of its workers then."""
+    """A member that cannot write its Lease."""
 
     group_rank: int
     why: str
+    """The API server's answer, or the error of the request; "": it can write again."""
     left: bool = False
+    """Its agent has left the round and cannot announce itself."""
     failure: FailureReport | None = None
+    """What it would report of its workers then."""
 
     def dump(self) -> str:
-        """One line of JSON: its word in the round's store."""
+        """One line of JSON, for the round's store."""
         return dump_fields(self._fields())
 
     def _fields(self) -> dict[str, object]:
@@ -75,11 +82,11 @@ class CutOff:
 
 @dataclass(frozen=True)
 class RelayReport:
-    """Passed on by a member of the round whose ``nonce`` this is: who of the others is ``cut_off``. At most
-    16, those that have left the round first."""
+    """What a member of the round with this ``nonce`` passes on."""
 
     nonce: str
     cut_off: tuple[CutOff, ...] = ()
+    """MAX_RELAYED members or fewer; those that have left the round come first."""
     version: int = RECORD_VERSION
 
     @staticmethod

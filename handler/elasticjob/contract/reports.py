@@ -1,4 +1,4 @@
-"""What a member of a round reports of it in its pod's Lease."""
+"""What a member of a round reports of that round in its pod's Lease: one annotation for each kind."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ from elasticjob.contract.fields import (
     MAX_ID,
     MAX_INT32,
     MAX_LOCAL_WORLD_SIZE,
-    MAX_PARTICIPANT_BYTES,
+    MAX_SMALL_RECORD_BYTES,
     RECORD_VERSION,
     Fields,
     RecordError,
+    dump_fields,
 )
-from elasticjob.contract.fields import dump as dump_fields
 from elasticjob.contract.ranks import dump_ranks
 
 MAX_REPORT_BYTES = 65_536
 MAX_MESSAGE = 2_048
 """Characters kept of a message from a worker; the rest is in the pod's log."""
 MAX_REASON = 200
-"""Characters kept of the reason for which a worker started cold."""
+"""Characters kept of the reason why a worker started cold."""
 MAX_MILLISECONDS = 10 * 366 * 86_400_000
 """Ten years: no round trains for longer, and dates end in the year 9999."""
 
 
 @dataclass(frozen=True)
 class FailureReport:
-    """A worker of this pod failed in round ``round_number``. Joining again does not touch it.
-
-    ``group_rank`` is the agent's rank in the round, ``local_rank`` the worker's on that agent; ``exit_code``
-    is negative for a signal, as in :mod:`subprocess`, and None where it could not be learnt.
-    ``offset_milliseconds`` is how long after the round's barrier the first of this agent's workers ended, by
-    the agent's own clock: all leave the barrier together, so the smallest of a round is its root
-    failure and the others are echoes, and no two clocks are compared (I9). ``after_round_end``: the record
-    had said already that the round was over when the worker ended; this explains, and is no cause.
-    """
+    """A worker of this pod failed in round ``round_number``. It stays when the agent joins again."""
 
     round_number: int
     group_rank: int
+    """The agent's rank in the round."""
     message: str = ""
     exit_code: int | None = None
+    """Negative for a signal, as in :mod:`subprocess`; None: it could not be learnt."""
     local_rank: int | None = None
+    """The worker's rank on that agent."""
     offset_milliseconds: int | None = None
+    """The time from the round's barrier to the end of the first of this agent's workers, by its own clock.
+    All leave the barrier together: the smallest of a round is its root failure, the others are echoes, and no
+    two clocks are compared (I9)."""
     after_round_end: bool = False
+    """When the worker ended, the record already said that the round was over: this explains its end, and is
+    no cause."""
     version: int = RECORD_VERSION
 
     def dump(self) -> str:
@@ -80,24 +80,25 @@ class FailureReport:
 
 @dataclass(frozen=True)
 class RoundReport:
-    """What a member says of its round; ``nonce`` ties it to that round.
-
-    From the leader: ``established``, ``unarrived_ranks`` (those that did not arrive in time),
-    ``silent_ranks`` (those that sent no heartbeat) and ``hung`` (no step for ``hang_timeout``). From the
-    others: ``leader_lost``, and ``connection_refused`` if the machine answers that the
-    leader's port is closed now. ``message`` is the evidence in words; ``silent_milliseconds`` is how long the
-    silence or the hang had lasted.
-    """
+    """What a member says of the round with this ``nonce``."""
 
     nonce: str
     established: bool = False
+    """All members have reached the leader (said by the leader)."""
     unarrived_ranks: Sequence[int] = ()
+    """Members that did not arrive in time (said by the leader)."""
     silent_ranks: Sequence[int] = ()
+    """Members that sent no heartbeat (said by the leader)."""
     leader_lost: bool = False
+    """This member can't reach the leader."""
     connection_refused: bool = False
+    """The leader's machine answers that the port is closed; only with ``leader_lost``."""
     hung: bool = False
+    """No step for ``hang_timeout`` (said by the leader)."""
     silent_milliseconds: int | None = None
+    """How long the silence or the hang had lasted."""
     message: str = ""
+    """The evidence in words."""
     version: int = RECORD_VERSION
 
     def dump(self) -> str:
@@ -137,19 +138,18 @@ class RoundReport:
 
 @dataclass(frozen=True)
 class ProgressReport:
-    """How far training has come, said by the leader in each renewal of its Lease; ``nonce`` ties it to a
-    round.
-
-    All by the leader's own clock, milliseconds: ``first_step_milliseconds`` from the round's barrier until
-    the first report of a step, ``training_milliseconds`` from there until the step grew last.
-    ``first_step`` is the step of that first report, ``step`` the highest so far.
-    """
+    """How far training has come in the round with this ``nonce``: from the leader, by its own clock, in each
+    renewal of its Lease."""
 
     nonce: str
     first_step: int
+    """The step of the first report."""
     step: int
+    """The highest so far: ``first_step <= step``."""
     first_step_milliseconds: int
+    """The time from the round's barrier to the first report."""
     training_milliseconds: int
+    """The time from the first report until the step last grew."""
     version: int = RECORD_VERSION
 
     def dump(self) -> str:
@@ -168,7 +168,7 @@ class ProgressReport:
     @staticmethod
     def parse(text: str) -> ProgressReport:
         """Read a report. Raises RecordError."""
-        fields = Fields.read("progress report", text, MAX_PARTICIPANT_BYTES)
+        fields = Fields.read("progress report", text, MAX_SMALL_RECORD_BYTES)
         report = ProgressReport(
             version=fields.integer("version", 1),
             nonce=fields.token("nonce", MAX_ID),
@@ -184,15 +184,17 @@ class ProgressReport:
 
 @dataclass(frozen=True)
 class DrainReport:
-    """Said by the leader: all workers of the round whose ``nonce`` this is have called ``should_stop``, so
-    that it can be drained. ``stopped``: they have stopped at ``step`` and wait for the end of their round.
-    Before that, where it takes a while: ``waiting_ranks`` are the members (group ranks, the first 64) whose
-    workers have not stopped at ``step``, or with 0 have not said at which step they can."""
+    """The leader reports that all workers of the round with this ``nonce`` have called ``should_stop``, so
+    that it can be drained."""
 
     nonce: str
     stopped: bool = False
+    """All have stopped at ``step`` and wait for the end of their round."""
     step: int = 0
+    """The step at which they stop; 0: not agreed."""
     waiting_ranks: Sequence[int] = ()
+    """If it takes a while: group ranks, the first 64, of members whose workers have not stopped at ``step``
+    or, before it is agreed, have not said at which step they can."""
     version: int = RECORD_VERSION
 
     def dump(self) -> str:
@@ -211,7 +213,7 @@ class DrainReport:
     @staticmethod
     def parse(text: str) -> DrainReport:
         """Read a report. Raises RecordError."""
-        fields = Fields.read("drain report", text, MAX_PARTICIPANT_BYTES)
+        fields = Fields.read("drain report", text, MAX_SMALL_RECORD_BYTES)
         return DrainReport(
             version=fields.integer("version", 1),
             nonce=fields.token("nonce", MAX_ID),
@@ -223,16 +225,17 @@ class DrainReport:
 
 @dataclass(frozen=True)
 class StartsReport:
-    """How many of this agent's workers started warm in the round whose ``nonce`` this is, and how many cold;
-    ``cold_reason`` is why the first of those did. From the leader, ``preparing``: some member's interpreters
-    for the next round are not ready yet, so that it would start later if it came now. Said only where warm
-    workers are on, with the next write of the Lease that there is for another reason."""
+    """How many of this agent's workers started warm and cold in the round with this ``nonce``. Only if warm
+    workers are on, and only with a write of the Lease that has another reason."""
 
     nonce: str
     warm: int = 0
     cold: int = 0
     cold_reason: str = ""
+    """Why the first of ``cold`` did."""
     preparing: bool = False
+    """Some member's interpreters for the next round are not ready, so that would start slower now (said by
+    the leader)."""
     version: int = RECORD_VERSION
 
     def dump(self) -> str:
@@ -251,7 +254,7 @@ class StartsReport:
     @staticmethod
     def parse(text: str) -> StartsReport:
         """Read a report. Raises RecordError."""
-        fields = Fields.read("starts report", text, MAX_PARTICIPANT_BYTES)
+        fields = Fields.read("starts report", text, MAX_SMALL_RECORD_BYTES)
         return StartsReport(
             version=fields.integer("version", 1),
             nonce=fields.token("nonce", MAX_ID),

@@ -1,26 +1,32 @@
-"""What the operator tells the participants: the round, and its members where they are many."""
+"""What the operator publishes for the participants: the round, and its members if they are many."""
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 
 from elasticjob.contract.endpoint import parse_endpoint
-from elasticjob.contract.fields import MAX_ID, MAX_INT32, RECORD_VERSION, Fields, RecordError
-from elasticjob.contract.fields import dump as dump_fields
+from elasticjob.contract.enums import StrEnum
+from elasticjob.contract.fields import (
+    MAX_ID,
+    MAX_INT32,
+    RECORD_VERSION,
+    Fields,
+    RecordError,
+    dump_fields,
+)
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.ranks import MAX_MEMBERS
 
 MAX_ROUND_BYTES = 65_536
 INLINE_MEMBERS = 32
-"""At most this many ids are in the round record itself. Every member reads it: a longer list, which only the
-leader reads, would send each member the ids of all others with every change of the record."""
+"""The most ids that the round record itself has. Every member reads it: with a longer list, each change would
+send each member the ids of all others."""
 MAX_LIST_BYTES = 200_000
-"""A list of 5,000 ids of 32 signs is 175 KB; all annotations of an object share 256 KiB."""
+"""A list of 5,000 ids of 32 characters is 175 KB; all annotations of an object share 256 KiB."""
 
 
-class Phase(str, enum.Enum):
-    """Where a round stands. ``order`` grows within a round and never goes back."""
+class Phase(StrEnum):
+    """The state of a round. It only changes to one further down; it may leave some out."""
 
     ACTIVE = "Active"
     DRAINING = "Draining"
@@ -35,10 +41,10 @@ _PHASE_ORDER = {
     Phase.CLOSED.value: 4,
 }
 RUNNING = (Phase.ACTIVE.value, Phase.DRAINING.value)
-"""Phases of a round whose members train. In one that drains they are asked to stop at a common step."""
+"""Phases of a round whose members train. In a Draining one they are asked to stop at a common step."""
 
 
-class Outcome(str, enum.Enum):
+class Outcome(StrEnum):
     """How a closed job ended."""
 
     COMPLETE = "Complete"
@@ -47,37 +53,47 @@ class Outcome(str, enum.Enum):
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """The round, as the operator publishes it in the Lease ``<job>-round``.
+    """The round, in the Lease ``<job>-round``. The operator is its only writer.
 
-    ``size`` is the number of members, ``leader_id`` the id of rank 0 and ``leader_endpoint`` ``host:port`` of
-    the TCPStore that it serves. ``member_ids`` are the ids in rank order if they are few; else they are in a
-    ``MemberList``, and the leader's store tells each its rank. ``number`` 0 with phase Broken is the record
-    before the first round. ``waiting_message`` is the operator's sentence on what the next round waits for.
-    ``replacing``: a running round goes on until the next pods of members that leave have joined; until then
-    the preStop hooks of those wait. ``out_of_memory``: a container of the job was, in one of the rounds that
-    the status still lists. Only these three may change without a new phase.
+    Within a phase only ``waiting_message``, ``replacing``, ``out_of_memory`` and
+    ``wait_renew_period_seconds`` may change.
     """
 
     job_uid: str
     number: int
+    """Grows by 1 with each round of the job; 0 with phase Broken is the record before the first round."""
     phase: str
+    """A ``Phase``, or one of a newer operator."""
     nonce: str = ""
+    """New for each round; reports carry it. Not "" while the round runs."""
     member_ids: tuple[str, ...] = ()
+    """The ids in rank order, all different. () if ``size > INLINE_MEMBERS``: then they are in a
+    ``MemberList``, and the leader's store tells each its rank."""
     leader_endpoint: str = ""
+    """``host:port`` of the TCPStore that rank 0 serves. Not "" while the round runs."""
     cause: str = ""
+    """Why the round has ended: a ``Cause``, or one of a newer operator."""
     message: str = ""
     waiting_message: str = ""
+    """The operator's sentence on what the next round waits for."""
     replacing: bool = False
+    """The round runs on until the next pods of members that leave have joined; until then the preStop hooks
+    of those wait."""
     outcome: str = ""
+    """An ``Outcome`` if the phase is Closed."""
     wait_renew_period_seconds: int = 5
+    """How often a participant that waits renews its Lease; at least 1."""
     limits: Limits = Limits()
     size: int = 0
+    """The number of members, 0 to MAX_MEMBERS; ``len(member_ids)`` if there are any."""
     leader_id: str = ""
+    """The id of rank 0; ``member_ids[0]`` if there are any."""
     out_of_memory: bool = False
+    """A container of the job was out of memory in one of the rounds that the status still lists."""
     version: int = RECORD_VERSION
 
     def __post_init__(self) -> None:
-        """What the members tell need not be said again."""
+        """Derive ``size`` and ``leader_id`` from the members."""
         if self.member_ids and not self.size:
             object.__setattr__(self, "size", len(self.member_ids))
         if self.member_ids and not self.leader_id:
@@ -89,7 +105,7 @@ class RoundRecord:
         return (self.number, _PHASE_ORDER.get(self.phase, 0))
 
     def ahead_of(self, other: RoundRecord) -> bool:
-        """Whether this says more than the other knew: a later round or phase, or another such round."""
+        """Whether this is of a later round or phase than the other, or of another round of that number."""
         return self.order > other.order or (self.order == other.order and self.nonce != other.nonce)
 
     def dump(self) -> str:
@@ -160,8 +176,8 @@ class RoundRecord:
 
 @dataclass(frozen=True)
 class MemberList:
-    """The members' ids in rank order, where they are too many for the round record: in the Lease
-    ``<job>.members-round``, which is written before that of the round. ``nonce`` ties it to its round."""
+    """The members' ids in rank order, if they are too many for the round record: in the Lease
+    ``<job>.members-round``, which is written before that of the round."""
 
     job_uid: str
     number: int
@@ -171,7 +187,7 @@ class MemberList:
 
     @property
     def head(self) -> tuple[str, int, str]:
-        """Which round's it is."""
+        """The round that it belongs to."""
         return (self.job_uid, self.number, self.nonce)
 
     def dump(self) -> str:

@@ -1,4 +1,4 @@
-"""Text from pods, made safe for a sentence: one line, printable, of limited length; and words for sentences.
+"""Text from pods, made safe for a sentence: one line, printable, of limited length; and parts of sentences.
 
 What a pod reports ends up in statuses, Events, logs and terminals. Control characters could forge log lines
 or control a terminal, and characters that change the direction of writing could hide text.
@@ -6,22 +6,21 @@ or control a terminal, and characters that change the direction of writing could
 
 from __future__ import annotations
 
-import enum
 import re
 
 _TOKEN = re.compile(r"[!-~]+")
 _OWN_NEWS = re.compile(r"\S+ \S+ elasticjob [DI] ")
-"""What this package writes to a pod's log while all is well."""
+"""How the lines begin that this package writes to a pod's log below a warning."""
 
 NO_ERROR_TEXT = (
     "see its log (for the exception's text here, decorate the main function with "
     "torch.distributed.elastic.multiprocessing.errors.record)"
 )
-"""The end of the report on a worker that failed without saying why: what to do for the next time."""
+"""Ends the report on a worker that failed without an error text: how to get one the next time."""
 
 
 def one_line(text: str, limit: int) -> str:
-    """``text`` on one line of at most ``limit`` characters; a space stands for what can't be printed."""
+    """``text`` on one line of at most ``limit`` characters, with a space for each that can't be printed."""
     if len(text) <= limit and text.isprintable():
         return text
     head = text[: 4 * limit]
@@ -29,9 +28,10 @@ def one_line(text: str, limit: int) -> str:
 
 
 def last_words(text: str, limit: int) -> str:
-    """The last lines of a log that say something, as many as fit; of one that is too long its beginning.
+    """The last lines of a log with letters or digits, as many as fit into ``limit`` characters; the beginning
+    of the last one if that is too long.
 
-    Lines of this package's own count only from warnings on: they would hide what the script has said.
+    This package's own lines below a warning are left out: they would hide what the script has said.
     """
     said = ""
     for line in reversed(text[-16 * limit :].splitlines()):
@@ -56,17 +56,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def node_words(name: str) -> str:
-    """A node in a sentence, by its name alone where that says what it is: ``node-b``, but ``node b``."""
+    """A node in a sentence: its name, with "node" before it unless the name begins so."""
     if not name:
         return "its node"
     return name if name.startswith("node") else f"node {name}"
-
-
-class Word(str, enum.Enum):
-    """One of the fixed words of a field. It is its value wherever it is written."""
-
-    def __str__(self) -> str:
-        return str(self.value)
-
-    def __format__(self, spec: str) -> str:
-        return format(str(self.value), spec)

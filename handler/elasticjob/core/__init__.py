@@ -1,3 +1,2 @@
-"""The member's side of the protocol, without I/O: the participant's state machine, and the judges of
-heartbeats and of progress.
-"""
+"""The member's side of the protocol, without I/O: the participant's state machine, the monitors of heartbeats
+and of progress, the schedule of renewals."""

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from elasticjob.contract.limits import Limits
 
 OWN_STALL_SECONDS = 1.0
-"""A monitor whose loop is later than this was stalled itself: all counters start again."""
+"""A monitor that ticks later than this was stalled itself: all silences start again."""
 
 
 class ProbeResult(enum.Enum):

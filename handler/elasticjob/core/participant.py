@@ -1,7 +1,7 @@
-"""The participant's side of the protocol, without I/O: records in, decisions out.
+"""The participant's side of the protocol: records in, actions out.
 
-The shell (``elasticjob.agent.handler``) feeds every round record that it sees to :meth:`Participant.observe`
-and asks what to do. Nothing here blocks, writes, or reads a clock.
+``elasticjob.agent.handler`` gives each round record that it sees to :meth:`Participant.observe` and asks what
+to do. Nothing here blocks, writes, or reads a clock.
 """
 
 from __future__ import annotations
@@ -13,29 +13,31 @@ from elasticjob.contract.participant_record import AnnouncedState, ParticipantRe
 from elasticjob.contract.round_record import RUNNING, Outcome, Phase, RoundRecord
 
 HANG = "Hang"
-"""The cause of a round that did not get on any more, as the record names it."""
+"""The cause of a round that made no progress, as in its record."""
 WITH_NOTICE = frozenset({"Suspended", "ScaledDown", "ScaledUp", "Preempted", "Evicted", "PodDeleted"})
-"""Causes of which everybody knows before a member's process ends."""
+"""Causes that all members know before a member's process ends."""
 
 RANK_UNKNOWN = -1
-"""The rank of a participant that may be a member: the leader's store knows."""
+"""The rank of a participant that may be a member; the leader's store has it."""
 
 
 @dataclass(frozen=True)
 class Membership:
-    """A place in one round. ``group_rank`` is the position in the member list, 0 leads; ``RANK_UNKNOWN``
-    until the leader's store has told it. Of a round whose record does not have them the leader reads the
-    ``member_ids``."""
+    """A place in one round: what its record says, and which member this is."""
 
     job_uid: str
     number: int
+    """1 or more."""
     nonce: str
     id: str
+    """That of the announcement, not "": ``member_ids[group_rank] == id`` if both are known."""
     group_rank: int
+    """0 leads; ``0 <= group_rank < size``, or RANK_UNKNOWN until it is read from the leader's store."""
     size: int
     leader_endpoint: str
     limits: Limits
     member_ids: tuple[str, ...] = ()
+    """() for a large round, ``size > INLINE_MEMBERS``; its leader reads them."""
 
     @property
     def prefix(self) -> str:
@@ -45,23 +47,23 @@ class Membership:
 
 @dataclass(frozen=True)
 class Enter:
-    """The announced id is a member, or may be one: establish this round."""
+    """Establish this round: the announced id is a member, or may be one (RANK_UNKNOWN)."""
 
     membership: Membership
 
 
 @dataclass(frozen=True)
 class AnnounceAgain:
-    """The announced id will never be a member: take a new one. ``membership``: of the round that was over
-    before it could be entered, if it was one of its members."""
+    """Take a new id: the announced one will never be a member of a round that runs."""
 
     why: str
     membership: Membership | None = None
+    """Its place in the round that was over before it could be entered, if it had one."""
 
 
 @dataclass(frozen=True)
 class Stop:
-    """The job is over. ``complete``: well, so leave quietly; else the message says why."""
+    """End: the job is over. Either it is ``complete``, or the message says why it failed."""
 
     complete: bool
     message: str
@@ -69,31 +71,28 @@ class Stop:
 
 @dataclass(frozen=True)
 class KeepWaiting:
-    """Go on waiting; ``waiting_message`` is the operator's sentence on what the next round waits for."""
+    """Wait; ``waiting_message`` is the operator's sentence on what the next round waits for."""
 
     waiting_message: str
 
 
 class Participant:
-    """One agent's view of the job.
-
-    ``job_uid`` pins the job where the pod was made for it; otherwise the Lease decides, and a job that
-    was followed by another of the same name never comes back.
-    """
+    """One agent's view of the job. ``job_uid``: that for which the pod was made, "" if it can be any."""
 
     def __init__(self, job_uid: str = "") -> None:
         self._pinned = job_uid
         self._former: set[str] = set()
+        """UIDs of jobs of this name that another has followed: they never come back."""
         self.latest: RoundRecord | None = None
+        """The newest record, never of a former job. For one job ``latest.order`` never decreases."""
         self.announced: ParticipantRecord | None = None
+        """The last record of its own. Of one job ``announced.seen_round <= latest.number``."""
         self.membership: Membership | None = None
+        """The place in the round that it is in; None while it asks for one. Of one job
+        ``membership.number <= latest.number``, and ``membership.id == announced.id``."""
 
     def observe(self, record: RoundRecord) -> bool:
-        """Take a record in, unless it is older than what was seen. Returns whether it changed anything.
-
-        Records of one job only move forward in (round, phase); the waiting sentence and whether members are
-        being replaced may change alone.
-        """
+        """Take a record in, unless it is older than ``latest``. Returns whether it was news."""
         latest = self.latest
         if (self._pinned and record.job_uid != self._pinned) or record.job_uid in self._former:
             return False
@@ -105,8 +104,8 @@ class Participant:
         return True
 
     def unpublish(self) -> None:
-        """The record was deleted, with its job or by hand. A running round goes on (I5), but nothing says any
-        more that members of it are being replaced."""
+        """The record was deleted, with its job or by hand. A running round continues (I5), but no longer
+        replaces members: no record says so."""
         if self.latest is not None:
             self.latest = replace(self.latest, replacing=False)
 
@@ -119,7 +118,7 @@ class Participant:
         open_files: int = 0,
         oom_kills: int = 0,
     ) -> ParticipantRecord:
-        """Leave whatever round this was a member of and ask for a place in the next."""
+        """Leave the round, if this is a member of one, and ask for a place in the next."""
         last = self.membership
         if last is None and self.announced is not None:
             last_uid, from_round = self.announced.from_job_uid, self.announced.from_round
@@ -142,11 +141,11 @@ class Participant:
         )
         return self.announced
 
-    def next_step(self) -> Enter | AnnounceAgain | Stop | KeepWaiting:
-        """What an announced participant has to do now.
+    def next_action(self) -> Enter | AnnounceAgain | Stop | KeepWaiting:
+        """What an announced participant has to do now. Asking changes nothing.
 
-        An announcement is for one round, so a participant without a place in it makes the next at once: then
-        it can be added whenever this round ends. Asking changes nothing.
+        An announcement is for one round. A participant without a place in that round announces itself again
+        at once: then it can be added as soon as this round ends.
         """
         record, announced = self.latest, self.announced
         if record is None or announced is None:
@@ -164,16 +163,16 @@ class Participant:
             return AnnounceAgain(f"round {record.number} ended before this pod could enter it", place)
         return Enter(place)
 
-    def take_step(self) -> Enter | AnnounceAgain | Stop | KeepWaiting:
-        """The next step, which is taken: the place that it gives in a round is this participant's."""
-        step = self.next_step()
-        if isinstance(step, (Enter, AnnounceAgain)) and step.membership is not None:
-            self.membership = step.membership
-        return step
+    def take_action(self) -> Enter | AnnounceAgain | Stop | KeepWaiting:
+        """The next action; if it has a place in a round, that becomes this participant's."""
+        action = self.next_action()
+        if isinstance(action, (Enter, AnnounceAgain)) and action.membership is not None:
+            self.membership = action.membership
+        return action
 
     @staticmethod
     def _group_rank(record: RoundRecord, own_id: str) -> int | None:
-        """The rank in this round, as far as its record tells; None: no member."""
+        """The rank in this round, as far as its record has it; None: not a member."""
         if record.leader_id == own_id:
             return 0
         if not record.member_ids:
@@ -195,7 +194,7 @@ class Participant:
         )
 
     def set_group_rank(self, rank: int) -> None:
-        """The leader's store knows the rank."""
+        """The rank was read from the leader's store."""
         if self.membership is not None:
             self.membership = replace(self.membership, group_rank=rank)
 
@@ -206,9 +205,9 @@ class Participant:
     def end_reason(self) -> str:
         """Why the round that this is a member of is over, or "" while the record does not say so.
 
-        No record, an unknown phase, and a job that has closed well all change nothing: a
-        running round is not broken by any absence (I5). But an agent that still asks for its rank when the
-        job has closed well was no member: all members have succeeded.
+        Without a record, in an unknown phase, and when the job is Complete, it continues: no absence breaks a
+        running round (I5). But an agent that still asks for its rank when the job is Complete was not a
+        member: all members have succeeded.
         """
         record, mine = self.latest, self.membership
         if record is None or mine is None:
@@ -238,13 +237,13 @@ class Participant:
         return record is not None and record.phase == Phase.DRAINING.value
 
     def replaces(self) -> bool:
-        """Whether the round that this is a member of goes on until the next pods of members that leave have
+        """Whether the round that this is a member of runs on until the next pods of members that leave have
         joined."""
         record = self._own_record()
         return record is not None and record.phase == Phase.ACTIVE.value and record.replacing
 
     def round_hung(self) -> bool:
-        """Whether the round that this is a member of was ended because it did not get on any more."""
+        """Whether the round that this is a member of was ended because it hung."""
         record = self._own_record()
         return (
             record is not None
@@ -253,8 +252,8 @@ class Participant:
         )
 
     def ended_for_who_leaves(self) -> bool:
-        """Whether the last round has ended because members leave, or the job changes: it is no news then that
-        one of them has gone."""
+        """Whether the last round has ended for a change that all members knew of: then it is no news that one
+        of them has gone."""
         return self.latest is not None and self.latest.cause in WITH_NOTICE
 
     def job_complete(self) -> bool:

@@ -7,8 +7,8 @@ others. False alarms are worse than late ones: a hang costs some minutes, needle
 and again. Jobs that report no step are not judged, and a round may take any time until its first step
 (compiling, loading data, finding the right batch).
 
-A round does not hang while any rank reports anything new, also of a lower step: one that lags behind gets on,
-and a script that trains its folds one after the other may count each from 0.
+A round does not hang while any rank reports anything new, even a lower step: a rank that lags behind makes
+progress, and a script that trains its folds one after the other may count each from 0.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from elasticjob.core.heartbeats import OWN_STALL_SECONDS
 
 
 class Steps(NamedTuple):
-    """What the workers of one agent have said; the times are the caller's monotonic seconds.
-
-    ``moved_at`` is when any of them has reported last, of whatever step: later than ``at`` where one lags
-    behind, or begins again in another process.
-    """
+    """What the workers of one agent have reported. Times are the caller's monotonic seconds."""
 
     first_step: int
     first_at: float
     step: int
+    """The highest: ``first_step <= step``."""
     at: float
+    """When ``step`` was reached: ``first_at <= at``."""
     moved_at: float = 0.0
+    """When any of them last reported any step: later than ``at`` if one lags behind, or begins again in
+    another process."""
 
 
 class Hang(NamedTuple):
-    """The evidence: how long nothing has moved, in words and in seconds."""
+    """The evidence: how long no step was reported, in words and in seconds."""
 
     text: str
     silent_seconds: float
@@ -55,7 +55,7 @@ class ProgressMonitor:
 
     @property
     def report(self) -> ProgressReport | None:
-        """Where training stands; None before the first step."""
+        """The progress so far; None before the first step."""
         steps = self._steps
         if steps is None:
             return None
@@ -68,10 +68,10 @@ class ProgressMonitor:
         )
 
     def update(self, now: float, own: Steps | None, others: int, others_moved: bool = False) -> None:
-        """Take in what the leader's own workers have said, the highest step of all others (-1: none), and
+        """Take in what the leader's own workers have reported, the highest step of all others (-1: none), and
         whether any of these has another step than before.
 
-        The moments of the own ones are known; a step of the others counts from when it has come in.
+        Times are known for its own workers; a step of the others counts from when it arrives.
         """
         if own is not None:
             first_at = min(max(own.first_at, self._began), now)
@@ -98,10 +98,10 @@ class ProgressMonitor:
     def tick(
         self, now: float, own: Steps | None, others: int | None, others_moved: bool = False
     ) -> Hang | None:
-        """``update``, and judge: the evidence if the round hangs, once.
+        """``update``, then return the evidence if the round hangs, once.
 
-        ``others`` None means that the others' steps are not known at this time: nothing is judged. After a
-        stall of its own the judge counts from its end: it can't tell what the workers would have done.
+        ``others`` None means that the others' steps are not known now: nothing is judged. After a stall of
+        its own the monitor counts from its end: it can't know what the workers would have reported.
         """
         if now - self._last_tick > self._limits.heartbeat_period + OWN_STALL_SECONDS:
             self._quiet_since = now

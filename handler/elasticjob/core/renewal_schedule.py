@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 
 class RenewalSchedule:
-    """Times are the caller's monotonic seconds; ``jitter`` gives the factor by which
-    an interval is longer or shorter than wanted, so that not all Leases are renewed at one moment."""
+    """Times are the caller's monotonic seconds. ``jitter`` returns a factor for each interval, so that not
+    all Leases are renewed at one moment."""
 
     def __init__(self, seconds: float, now: float, jitter: Callable[[], float]) -> None:
         self.seconds = seconds
@@ -20,10 +20,10 @@ class RenewalSchedule:
         self._began, self.due = now, now + self.seconds * self._jitter()
 
     def every(self, seconds: float, now: float) -> bool:
-        """Renew at this interval from now on. Returns whether that is another one.
+        """Renew at this interval from now on. Returns whether it has changed.
 
-        A shorter interval begins now: all that wait hear of it at one moment. A longer one began with the
-        last write, so that no change to and fro puts a renewal off.
+        A shorter interval begins now: all that wait learn of it at one moment. A longer one began with the
+        last write, so that changes to and fro do not postpone a renewal.
         """
         if seconds == self.seconds:
             return False

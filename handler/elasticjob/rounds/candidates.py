@@ -11,38 +11,38 @@ from dataclasses import dataclass
 from elasticjob.contract.text import counted
 
 _REASONS = 3
-"""How many different reasons a sentence gives for a wait."""
+"""The most reasons that a sentence gives for a wait."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A live participant that has announced itself and may be a member.
-
-    ``last_group_rank`` is its rank in the round before, None for a newcomer; ``slot`` orders newcomers
-    (those without one come last, by name). ``may_lead`` is False for one that members could not
-    reach as leader.
-    """
+    """A live participant that has announced itself and may be a member."""
 
     id: str
     name: str
     slot: int | None = None
+    """The order of newcomers; those without one come last, by name."""
     last_group_rank: int | None = None
+    """Its rank in the round before; None for a newcomer."""
     may_lead: bool = True
+    """False if members could not reach it as leader."""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """A participant that is on its way. ``wait_seconds``: how long to wait for it still.
-
-    ``last_group_rank`` is its rank in the round before, None for a newcomer; ``rank_held_seconds``: how long
-    neither a newcomer nor a member of a higher rank takes its place; ``where``: on which node it is."""
+    """A participant that is on its way."""
 
     name: str
     wait_seconds: float
+    """How much longer to wait for it; 0 or less: not at all."""
     why: str
+    """Why it has not joined yet, in a sentence."""
     last_group_rank: int | None = None
+    """Its rank in the round before; None for a newcomer."""
     rank_held_seconds: float = 0.0
+    """How much longer neither a newcomer nor a member of a higher rank takes its place."""
     where: str = ""
+    """Its node; "": not known."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,13 @@ class FormRound:
 
 @dataclass(frozen=True)
 class Defer:
-    """Do not publish yet. ``seconds`` until the answer changes by itself; None: only an event changes it.
-    ``count``: how many have joined and how many are needed, where they are too few."""
+    """Do not publish yet."""
 
     seconds: float | None
+    """How long until the answer changes by itself; None: only an event changes it."""
     why: str
     count: str = ""
+    """How many have joined and how many are needed, if they are too few."""
 
     @property
     def sentence(self) -> str:
@@ -75,9 +76,8 @@ def decide(
 ) -> FormRound | Defer:
     """Complete the round as soon as every participant that can be expected has joined, up to ``replicas``.
 
-    Below ``minimum`` it waits without limit. The answer carries its sentence. Where a member of the round
-    before is still on its way, its place is kept for a while: neither a spare nor, if the round shrinks, a
-    member of a higher rank takes it at once.
+    Below ``minimum`` it waits without limit. The place of a member of the round before that is still on its
+    way is kept for a while: neither a spare nor, if the round shrinks, a member of a higher rank takes it.
     """
     joined = len(candidates)
     if joined >= replicas:
@@ -113,9 +113,9 @@ def assign_ranks(candidates: Iterable[Candidate], size: int) -> tuple[Candidate,
     """Choose at most ``size`` candidates and put them in rank order.
 
     Members of the round before come first, lowest rank first, then newcomers by slot. A survivor keeps
-    its rank while the size allows it; newcomers fill the vacated ranks, lowest first; what stays vacant
-    closes up, so that the order stays when a round shrinks. One that may not lead swaps places with
-    the first that may; if none of the chosen may lead, the first of the others that may replaces the last.
+    its rank while the size allows it; newcomers fill the vacated ranks, lowest first; gaps that remain
+    close, so that the order stays when a round shrinks. If the first may not lead, it swaps places with the
+    first that may. If no chosen one may lead, the first of the others that may replaces the last.
     """
     by_preference = sorted(candidates, key=_preference)
     ordered = by_preference[:size]
@@ -138,7 +138,7 @@ def assign_ranks(candidates: Iterable[Candidate], size: int) -> tuple[Candidate,
 
 
 def _with_a_place(candidates: Iterable[Candidate], held: Iterable[Expected], size: int) -> list[Expected]:
-    """Those of ``held`` that would be members if all of them joined now."""
+    """The ``held`` ones that would be members if all of them joined now."""
     coming = {Candidate("", e.name, None, e.last_group_rank): e for e in held}
     chosen = sorted((*candidates, *coming), key=_preference)[:size]
     return [coming[c] for c in chosen if c in coming]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from elasticjob.contract.text import Word
+from elasticjob.contract.enums import StrEnum
 
 
-class Cause(Word):
+class Cause(StrEnum):
     """A cause, with its priority: the smaller, the more it explains.
 
-    A change that was announced comes first, then a pod that was taken away with notice, a pod or a node that
-    was lost, members that could not be reached, hangs and failures of workers, and what is left.
+    Announced changes come first, then pods that were taken away with notice, lost pods and nodes, members
+    that could not be reached, hangs and failures of workers, and the rest.
     """
 
     priority: int
@@ -52,18 +52,18 @@ _PRIORITY = {cause.value: cause.priority for cause in Cause}
 _LAST = max(_PRIORITY.values()) + 1
 
 ESTABLISHING = frozenset({Cause.NOT_ESTABLISHED, Cause.LEADER_UNREACHABLE})
-"""Causes that end a round before it is established, whatever the members' states."""
+"""Causes that end a round before it is established, without regard to the members' states."""
 
 CHARGED_ONCE = ESTABLISHING | {Cause.UNREACHABLE, Cause.MEMBER_LEFT}
-"""Causes of which a series of rounds that were never established is charged once."""
+"""A series of rounds that ended for these before they were established is charged once."""
 
 CUT_OFF = frozenset({Cause.UNREACHABLE, Cause.LEADER_UNREACHABLE})
-"""Causes that a broken path has, as long as the round was established."""
+"""Causes of an established round that a broken path explains."""
 
 PLANNED = frozenset({Cause.SCALED_UP, Cause.SCALED_DOWN})
-"""Causes that have nothing to do with a failure: the next round was possible before they ended this one."""
+"""Causes without a failure: the next round was possible before they ended this one."""
 
 
 def better(cause: str, than: str) -> bool:
-    """Whether this cause explains more than that one. Any explains more than none, or than an unknown one."""
+    """Whether this cause explains more than that one. An unknown one and "" explain least."""
     return _PRIORITY.get(cause, _LAST) < _PRIORITY.get(than, _LAST)

@@ -7,54 +7,54 @@ from dataclasses import replace
 from elasticjob.rounds.candidates import listed
 from elasticjob.rounds.causes import CHARGED_ONCE, CUT_OFF, Cause
 from elasticjob.rounds.reports import suspect_leader
-from elasticjob.rounds.state import Finding, Look, MemberState, RoundState
+from elasticjob.rounds.state import Finding, MemberState, RoundState, RoundView
 from elasticjob.rounds.waits import RoundWait
 
 
-def take_established(look: Look) -> bool:
+def take_established(view: RoundView) -> bool:
     """Take note that the leader reports the round established. Returns whether that is new."""
-    leader = look.state.leader
-    if leader is None or look.state.established is not None:
+    leader = view.state.leader
+    if leader is None or view.state.established is not None:
         return False
-    report = look.report_of(leader)
+    report = view.report_of(leader)
     if report is None or not report.established:
         return False
-    look.set(established=look.wall, establish_failures=0, unarrived=(), ineligible_leaders=())
+    view.set(established=view.wall, establish_failures=0, unarrived=(), ineligible_leaders=())
     return True
 
 
-def find_not_established(look: Look) -> list[Finding]:
+def find_not_established(view: RoundView) -> list[Finding]:
     """What speaks against a round that is not established in time.
 
     Members that have not reached their leader twice in a row are lost. A leader that reports nothing
     does not lead the next round.
     """
-    r, leader = look.state, look.state.leader
+    r, leader = view.state, view.state.leader
     if r.established is not None or leader is None:
         return []
-    heard = look.hear(leader)
+    heard = view.hear(leader)
     report = heard.report if heard is not None else None
     unarrived_ranks = set(report.unarrived_ranks) if report is not None else set()
     unarrived = [m for m in r.members if m.group_rank in unarrived_ranks]
     if unarrived:
-        suspect_leader(look, leader, len(unarrived), len(r.members) - 1)
+        suspect_leader(view, leader, len(unarrived), len(r.members) - 1)
         again = f"did not reach the leader {leader.where} in two rounds in a row"
-        look.set_members(
+        view.set_members(
             {
                 m.id: replace(m, state=MemberState.LOST.value, message=f"{m.where} {again}")
                 for m in unarrived
                 if m.name in r.unarrived
             }
         )
-        look.set(unarrived=tuple(m.name for m in unarrived))
+        view.set(unarrived=tuple(m.name for m in unarrived))
         who = listed([m.where for m in unarrived])
         text = f"{who} did not reach the leader {leader.where} in time"
         return [Finding(Cause.NOT_ESTABLISHED, text, unarrived[0])]
-    limit = 2 * look.limits.establish_timeout
-    if look.left(RoundWait.ESTABLISHMENT, limit) > 0:
+    limit = 2 * view.limits.establish_timeout
+    if view.left(RoundWait.ESTABLISHMENT, limit) > 0:
         return []
-    look.exclude_from_leading(leader.name)
-    look.judged_unheard.add(leader.name)
+    view.exclude_from_leading(leader.name)
+    view.judged_unheard.add(leader.name)
     if heard is not None and heard.unreadable:
         # It has reported something, perhaps missing members: an unreadable report is no evidence against it.
         text = (

@@ -1,4 +1,4 @@
-"""Between two rounds: what to wait for, when the next round begins, and with which members. Pure."""
+"""How the next round forms: what to wait for, when it begins, and with which members. Pure."""
 
 from __future__ import annotations
 
@@ -9,98 +9,98 @@ from datetime import datetime
 from elasticjob.contract.round_record import Phase
 from elasticjob.rounds.candidates import Candidate, Defer, Expected, FormRound, decide
 from elasticjob.rounds.causes import PLANNED, Cause
-from elasticjob.rounds.state import Finding, Look, Member, MemberState, RoundState
+from elasticjob.rounds.state import Finding, Member, MemberState, RoundState, RoundView
 from elasticjob.rounds.waits import RoundWait
 
 UNREACHABLE_GRACE_SECONDS = 3.0
 """How long a member that was reported unreachable may still rejoin when there are too few without it."""
 
 DOUBTFUL_LEADER_GRACE_SECONDS = 15.0
-"""The same where the leader that has reported it is itself in doubt: its word alone takes no participant that
-only needs the time that the handler gives workers to stop."""
+"""That time if the leader that has reported it is in doubt itself: its report alone excludes no participant
+that only needs the time that the handler gives workers to stop."""
 
 RANK_HELD_SECONDS = 2.0
 """How long the rank of a member that is on its way is kept for it: members rejoin within milliseconds of each
-other, and a spare is there at once."""
+other, but a spare has joined already."""
 
 PLANNED_RANK_HELD_SECONDS = 15.0
-"""The same after a planned change: every member was fit a moment ago, and has only to stop its workers."""
+"""That time after a planned change: every member ran a moment ago, and has only to stop its workers."""
 
 
-def expect_members(look: Look) -> tuple[list[Expected], list[Finding]]:
+def expect_members(view: RoundView) -> tuple[list[Expected], list[Finding]]:
     """The members of the last round that are on their way, and those that are lost because they have not
     rejoined in time."""
-    r, limit = look.state, look.limits.rejoin_timeout
+    r, limit = view.state, view.limits.rejoin_timeout
     awaited = any(m.state in (MemberState.MEMBER, MemberState.UNREACHABLE) for m in r.members)
-    left = look.left(RoundWait.REJOIN, limit, awaited)
+    left = view.left(RoundWait.REJOIN, limit, awaited)
     expected, found, lost = [], [], {}
     for m in r.members:
         if m.state in (MemberState.MEMBER, MemberState.UNREACHABLE) and left == 0:
             text = (
                 f"{m.name} (group rank {m.group_rank}) did not rejoin within {limit} s (rejoinTimeoutSeconds)"
             )
-            look.judged_unheard.add(m.name)
+            view.judged_unheard.add(m.name)
             found.append(Finding(Cause.DID_NOT_REJOIN, text, m))
             lost[m.id] = replace(m, state=MemberState.LOST.value, message=text)
         elif m.state == MemberState.MEMBER:
             held = PLANNED_RANK_HELD_SECONDS if r.cause in PLANNED else RANK_HELD_SECONDS
             rank_held = max(0.0, held - (limit - left))
             expected.append(Expected(m.name, left, "not rejoined yet", m.group_rank, rank_held))
-    look.set_members(lost)
+    view.set_members(lost)
     return expected, found
 
 
-def last_call(look: Look, enough: bool) -> float:
-    """For how many seconds newcomers on their way are still waited for, once enough have joined.
+def last_call(view: RoundView, enough: bool) -> float:
+    """How many more seconds to wait for newcomers on their way, once enough have joined.
 
-    Minutes before the first round are counted from the state: restarts and gaps do not start them again.
+    Before the first round the time counts from the state: a restart of the caller does not start it again.
     """
-    r = look.state
+    r = view.state
     first = r.number == 0 or r.resumed
-    since = (r.quorum_time or look.wall) if first and enough else None
-    look.set(quorum_time=since)
-    limit = look.limits.initial_last_call_timeout if first else look.limits.last_call_timeout
+    since = (r.quorum_time or view.wall) if first and enough else None
+    view.set(quorum_time=since)
+    limit = view.limits.initial_last_call_timeout if first else view.limits.last_call_timeout
     if not enough:
         return float(limit)
     if since is not None:
-        passed = (look.wall - since).total_seconds()
-        return look.waits.left(RoundWait.FIRST_LAST_CALL, r.number, limit, passed)
-    return look.waits.left(RoundWait.LAST_CALL, r.number, limit)
+        passed = (view.wall - since).total_seconds()
+        return view.waits.left(RoundWait.FIRST_LAST_CALL, r.number, limit, passed)
+    return view.waits.left(RoundWait.LAST_CALL, r.number, limit)
 
 
 def form(
-    look: Look,
+    view: RoundView,
     candidates: Sequence[Candidate],
     expected: Sequence[Expected],
     minimum: int,
     wanted: int,
 ) -> FormRound | Defer:
-    """Whether the next round can begin, and with which members in which order. Where too few are left without
+    """Whether the next round can begin, and with which members in which order. If too few are left without
     the unreachable members, those are soon lost."""
     if len(candidates) + len(expected) < minimum:
-        _expire_unreachable(look)
+        _expire_unreachable(view)
     decision = decide(candidates, expected, minimum, wanted)
     if isinstance(decision, Defer) and decision.seconds is not None:
-        look.waits.wake(decision.seconds)
+        view.waits.wake(decision.seconds)
     return decision
 
 
-def _expire_unreachable(look: Look) -> None:
-    r, leader = look.state, look.state.leader
+def _expire_unreachable(view: RoundView) -> None:
+    r, leader = view.state, view.state.leader
     doubtful = (
         leader is not None and leader.state != MemberState.UNREACHABLE and leader.name in r.ineligible_leaders
     )
     limit = DOUBTFUL_LEADER_GRACE_SECONDS if doubtful else UNREACHABLE_GRACE_SECONDS
     unreachable = [m for m in r.members if m.state == MemberState.UNREACHABLE]
-    if look.left(RoundWait.UNREACHABLE, limit, bool(unreachable)) > 0:
+    if view.left(RoundWait.UNREACHABLE, limit, bool(unreachable)) > 0:
         return
-    look.judged_unheard.update(m.name for m in unreachable)
-    look.set_members({m.id: replace(m, state=MemberState.LOST.value) for m in unreachable})
+    view.judged_unheard.update(m.name for m in unreachable)
+    view.set_members({m.id: replace(m, state=MemberState.LOST.value) for m in unreachable})
 
 
 def published(state: RoundState, chosen: Sequence[Member], nonce: str, wall: datetime) -> RoundState:
-    """The next round, with these members in rank order. What concerns a path that stays broken goes on:
-    failed establishments, participants that were not reached, and those reported unreachable."""
+    """The next round, with these members in rank order. It keeps what may show a broken path: failed
+    establishments, participants that were not reached, and those reported unreachable."""
     return replace(
         state,
         number=state.number + 1,

@@ -13,11 +13,12 @@ from elasticjob.contract.participant_record import LEADER_RENEW_SECONDS
 from elasticjob.contract.reports import RoundReport
 from elasticjob.rounds.candidates import listed
 from elasticjob.rounds.causes import Cause
-from elasticjob.rounds.state import GONE, Finding, Look, Member, MemberState, UnreachableReport
+from elasticjob.rounds.state import GONE, Finding, Member, MemberState, RoundView, UnreachableReport
 from elasticjob.rounds.waits import RoundWait
 
 ACCUSER_GRACE_SECONDS = 2.0
-"""How long fewer than half of the members may accuse the leader before they are given up themselves."""
+"""How long fewer than half of the members may accuse the leader before they count as unreachable
+themselves."""
 
 LEADER_STALE_SECONDS = 1.2 * LEADER_RENEW_SECONDS
 """A leader that has not renewed its announcement for this time cannot vouch for itself."""
@@ -28,9 +29,9 @@ REPORT_WINDOW = timedelta(minutes=10)
 MAX_REPORTS = 100
 
 
-def find_unreachable(look: Look) -> list[Finding]:
+def find_unreachable(view: RoundView) -> list[Finding]:
     """Take the members' reports in: mark those that are unreachable, and say why."""
-    return [*_accusations(look), *_reported_by_leader(look)]
+    return [*_accusations(view), *_reported_by_leader(view)]
 
 
 def accuses(report: RoundReport | None, state: str) -> bool:
@@ -38,55 +39,55 @@ def accuses(report: RoundReport | None, state: str) -> bool:
     return report is not None and report.leader_lost and state != MemberState.LOST
 
 
-def suspect_leader(look: Look, leader: Member, missed: int, others: int) -> None:
+def suspect_leader(view: RoundView, leader: Member, missed: int, others: int) -> None:
     """A leader that reaches fewer than half of several others may be the one that is cut off: it must not
     lead the next round."""
     if others >= 2 and 2 * missed > others:
-        look.exclude_from_leading(leader.name)
+        view.exclude_from_leading(leader.name)
 
 
-def _reported_by_leader(look: Look) -> list[Finding]:
+def _reported_by_leader(view: RoundView) -> list[Finding]:
     """The members that the leader reports silent, also when the round has ended and it waits for the next."""
-    leader = look.state.leader
+    leader = view.state.leader
     if leader is None or leader.state not in (MemberState.MEMBER, MemberState.LEFT):
         return []
-    report = look.report_of(leader)
+    report = view.report_of(leader)
     if report is None:
         return []
     silent = set(report.silent_ranks)
     why = report.message or "its heartbeats stopped"
-    others = look.state.members[1:]
+    others = view.state.members[1:]
     reported = {
         m.id: f"{m.where} (group rank {m.group_rank}) was unreachable: {why}, as the leader {leader.where} "
         "reports"
         for m in others
         if m.group_rank in silent and m.state == MemberState.MEMBER
     }
-    suspect_leader(look, leader, len(reported), len(others))
-    return _unreachable(look, reported, report.silent_milliseconds)
+    suspect_leader(view, leader, len(reported), len(others))
+    return _unreachable(view, reported, report.silent_milliseconds)
 
 
-def _accusations(look: Look) -> list[Finding]:
-    members = look.state.members
-    accusers = [m for m in members[1:] if accuses(look.report_of(m), m.state)]
+def _accusations(view: RoundView) -> list[Finding]:
+    members = view.state.members
+    accusers = [m for m in members[1:] if accuses(view.report_of(m), m.state)]
     if not accusers or members[0].state in GONE:
         return []
-    leader, others, number = members[0], len(members) - 1, look.state.number
-    waited = look.waits.elapsed(RoundWait.ACCUSATION, number)
+    leader, others, number = members[0], len(members) - 1, view.state.number
+    waited = view.waits.elapsed(RoundWait.ACCUSATION, number)
     believed = 2 * len(accusers) > others
     if others == 1:
-        accuser_is_right = _one_against_the_leader(look, leader, accusers[0], waited)
+        accuser_is_right = _one_against_the_leader(view, leader, accusers[0], waited)
         if accuser_is_right is None:
             return []
         believed = accuser_is_right
     if believed:
-        return _believe(look, leader, accusers, others)
-    if not look.state.active or look.waits.left(RoundWait.ACCUSATION, number, ACCUSER_GRACE_SECONDS) > 0:
+        return _believe(view, leader, accusers, others)
+    if not view.state.active or view.waits.left(RoundWait.ACCUSATION, number, ACCUSER_GRACE_SECONDS) > 0:
         return []
-    look.judged_unheard.update(m.name for m in accusers)
+    view.judged_unheard.update(m.name for m in accusers)
     proof = ", but other members can" if others > 1 else ", which still renews its Lease"
     return _unreachable(
-        look,
+        view,
         {
             m.id: f"{m.where} (group rank {m.group_rank}) cannot reach the leader {leader.where}{proof}"
             for m in accusers
@@ -95,68 +96,68 @@ def _accusations(look: Look) -> list[Finding]:
     )
 
 
-def _believe(look: Look, leader: Member, accusers: list[Member], others: int) -> list[Finding]:
-    reason = next((r.message for m in accusers if (r := look.report_of(m)) is not None and r.message), "")
+def _believe(view: RoundView, leader: Member, accusers: list[Member], others: int) -> list[Finding]:
+    reason = next((r.message for m in accusers if (r := view.report_of(m)) is not None and r.message), "")
     who = listed([m.where for m in accusers])
     if others > 1:
         who = f"{len(accusers)} of {others} other members ({who})"
     text = f"the leader {leader.where} cannot be reached by {who}"
-    look.exclude_from_leading(leader.name)
-    look.set_members(
+    view.exclude_from_leading(leader.name)
+    view.set_members(
         {
             m.id: replace(m, state=MemberState.MEMBER.value, message="")
             for m in accusers
             if m.state == MemberState.UNREACHABLE
         }
     )
-    if not look.state.active and look.state.cause == Cause.UNREACHABLE:
-        look.set(cause="")  # that was its word
-    return _unreachable(look, {leader.id: f"{text}: {reason}" if reason else text})
+    if not view.state.active and view.state.cause == Cause.UNREACHABLE:
+        view.set(cause="")  # that was its word
+    return _unreachable(view, {leader.id: f"{text}: {reason}" if reason else text})
 
 
-def _one_against_the_leader(look: Look, leader: Member, accuser: Member, waited: float) -> bool | None:
-    """Of two members one accuses the other: is it right? None: not known yet.
+def _one_against_the_leader(view: RoundView, leader: Member, accuser: Member, waited: float) -> bool | None:
+    """Whether the only other member accuses the leader rightly; None: not known yet.
 
-    It is if the leader's port refuses connections, or if the leader has not renewed its announcement in time.
-    A leader that has renewed it since the accusation is well, and the accuser's path is not.
+    It does if the leader's port refuses connections, or if the leader has not renewed its announcement in
+    time. If the leader has renewed it since the accusation, the accuser's path is broken.
     """
-    report = look.report_of(accuser)
+    report = view.report_of(accuser)
     if report is not None and report.connection_refused:
         return True
-    heard = look.hear(leader)
+    heard = view.hear(leader)
     if heard is None or heard.silent_seconds > LEADER_STALE_SECONDS:
         if heard is not None:
-            look.judged_silent.add(leader.name)
-        look.judged_unheard.add(leader.name)
+            view.judged_silent.add(leader.name)
+        view.judged_unheard.add(leader.name)
         return True
     if heard.silent_seconds < waited:
         return False
     left = LEADER_STALE_SECONDS - heard.silent_seconds + 0.1
-    look.waits.declare(RoundWait.LEADER_SIGN, look.state.number, LEADER_STALE_SECONDS, left)
-    look.waits.wake(left)  # silence makes no event
+    view.waits.declare(RoundWait.LEADER_SIGN, view.state.number, LEADER_STALE_SECONDS, left)
+    view.waits.wake(left)  # silence makes no event
     return None
 
 
-def _unreachable(look: Look, reported: dict[str, str], silent: int | None = None) -> list[Finding]:
+def _unreachable(view: RoundView, reported: dict[str, str], silent: int | None = None) -> list[Finding]:
     """Take the members with these ids for unreachable, and for lost the second time. ``silent`` is for how
     many milliseconds they were when that was said."""
     if not reported:
         return []
-    recent = tuple(r for r in look.state.unreachable_reports if look.wall - r.time < REPORT_WINDOW)
+    recent = tuple(r for r in view.state.unreachable_reports if view.wall - r.time < REPORT_WINDOW)
     before = {r.name for r in recent}
     found, changed = [], {}
-    for m in look.state.members:
+    for m in view.state.members:
         if m.id not in reported:
             continue
         twice = m.name in before
         text = reported[m.id] + " (second report within ten minutes)" * twice
         if twice:
-            look.avoid.append((m.place, text))
+            view.avoid.append((m.place, text))
         cause = Cause.LEADER_UNREACHABLE if m.group_rank == 0 else Cause.UNREACHABLE
         found.append(Finding(cause, text, m, silent))
         state = MemberState.LOST if twice else MemberState.UNREACHABLE
         changed[m.id] = replace(m, state=state.value, message=text)
-    look.set_members(changed)
-    fresh = tuple(UnreachableReport(m.name, look.wall) for m in changed.values() if m.name not in before)
-    look.set(unreachable_reports=(*recent, *fresh)[-MAX_REPORTS:])
+    view.set_members(changed)
+    fresh = tuple(UnreachableReport(m.name, view.wall) for m in changed.values() if m.name not in before)
+    view.set(unreachable_reports=(*recent, *fresh)[-MAX_REPORTS:])
     return found

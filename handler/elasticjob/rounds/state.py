@@ -1,4 +1,4 @@
-"""What is known of a round and its members, and ``Look``: the kernel's input and output. Pure data."""
+"""The state of a round and its members, and ``RoundView``, the kernel's input and output. Pure data."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from elasticjob.contract.enums import StrEnum
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.reports import RoundReport
 from elasticjob.contract.round_record import Phase
-from elasticjob.contract.text import Word, node_words
+from elasticjob.contract.text import node_words
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.waits import RoundWait, Waits
 
 
-class MemberState(Word):
+class MemberState(StrEnum):
     """The state of a member of a round.
 
     * Member: nothing speaks against it.
     * Succeeded: its workers have finished this round well.
     * Left: it has left the round and is alive: it has announced itself again, or is shutting down.
-    * Unreachable: a peer that must know has reported it; it may still come back by itself.
+    * Unreachable: a peer has reported it, and the kernel believes that; it may still come back by itself.
     * Lost: it will not come back.
 
-    Unreachable and Lost stay: the witness may be gone at the next look.
+    Unreachable and Lost stay: the witness may be gone at the next pass.
     """
 
     MEMBER = "Member"
@@ -35,21 +36,26 @@ class MemberState(Word):
 
 
 GONE = (MemberState.LEFT, MemberState.UNREACHABLE, MemberState.LOST)
-"""States of members without which the round can't go on."""
+"""States of members without which the round can't continue."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """A member of a round. ``id`` is that of its announcement; ``key`` tells its incarnation from others of
-    the same ``name``; ``place`` is where it runs, with others that may be lost together with it."""
+    """A member of a round."""
 
     id: str
+    """That of its announcement."""
     name: str
     key: str
+    """Unique to its incarnation: others may have had the same ``name``."""
     group_rank: int
+    """Its index in ``RoundState.members``."""
     state: str = MemberState.MEMBER.value
+    """A ``MemberState``, or one of the caller's own."""
     message: str = ""
+    """Why it is in this state, as a sentence."""
     place: str = ""
+    """Its node: members on one may be lost together; "": not known."""
 
     @property
     def where(self) -> str:
@@ -59,7 +65,7 @@ class Member:
 
 @dataclass(frozen=True)
 class UnreachableReport:
-    """A peer that must know has reported this participant unreachable."""
+    """A peer has reported this participant unreachable, as far as the kernel believes it."""
 
     name: str
     time: datetime
@@ -67,30 +73,31 @@ class UnreachableReport:
 
 @dataclass(frozen=True)
 class RoundState:
-    """One round: everything that has to survive from one look to the next.
-
-    ``number`` 0 with phase Broken is the time before the first round. ``cause``: why a round that is over has
-    ended. ``established``: when the leader reported that every member had reached it. ``resumed``: the next
-    round is waited for as long as the first. ``quorum_time``: since when enough have joined for the first
-    round. ``establish_failures``: how many rounds in a row were not established; ``unarrived``: the
-    participants that did not reach the leader of the last of them. ``ineligible_leaders``: those that could
-    not be reached as a leader. ``unreachable_reports``: those that were recently reported unreachable, in any
-    round.
-    """
+    """One round: everything that has to survive from one pass to the next."""
 
     number: int = 0
+    """0 with phase Broken: the time before the first round."""
     phase: str = Phase.BROKEN.value
     nonce: str = ""
     members: tuple[Member, ...] = ()
+    """Rank order: ``members[i].group_rank == i``."""
     cause: str = ""
+    """Why the round has ended; "" while it runs."""
     start: datetime | None = None
     established: datetime | None = None
+    """When the leader reported that every member had reached it."""
     resumed: bool = False
+    """The next round waits for participants as long as the first."""
     quorum_time: datetime | None = None
+    """Since when enough have joined for the first round, or for one after ``resumed``."""
     establish_failures: int = 0
+    """How many rounds in a row were not established; 0 once ``established`` is set."""
     unarrived: tuple[str, ...] = ()
+    """Names of those that did not reach the leader of the last of these rounds."""
     ineligible_leaders: tuple[str, ...] = ()
+    """Names of those that could not be reached as leader, sorted."""
     unreachable_reports: tuple[UnreachableReport, ...] = ()
+    """Who was reported unreachable recently, in any round."""
 
     @property
     def leader(self) -> Member | None:
@@ -105,56 +112,57 @@ class RoundState:
 
 @dataclass(frozen=True)
 class Heard:
-    """What was heard from a member. ``report``: what it says of this very round. ``unreadable``: it has made
-    a report that can't be read. ``silent_seconds``: for how many seconds nothing was heard of it."""
+    """What was heard from a member."""
 
     report: RoundReport | None = None
+    """What it says of this very round."""
     unreadable: bool = False
+    """It has made a report that can't be read."""
     silent_seconds: float = 0.0
+    """How long nothing was heard of it."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that speaks against the round, on one of its members or on none.
-
-    ``detect_milliseconds``: how long it took to be noticed, where the witness knows.
-    """
+    """Something that speaks against the round."""
 
     cause: Cause
     message: str
     member: Member | None = None
+    """The member that it is about, if it is about one."""
     detect_milliseconds: int | None = None
+    """How long it took to notice it, if the witness knows."""
 
 
 @dataclass
-class Look:
-    """One look at a round: the state, how to ask what was heard from a member, and what came of it.
-
-    ``hear`` returns None for a member that is not known any more. ``readable``: whether the participants can
-    read this state: none is judged by what it could not read. ``wall`` is for what people read and for
-    windows; ``waits`` has the clock for judgements.
-    """
+class RoundView:
+    """A round in one pass: the input of the kernel's functions, which change it."""
 
     state: RoundState
     limits: Limits
     waits: Waits
+    """They have the monotonic clock, by which members are judged."""
     wall: datetime
+    """The clock for what people read, and for windows of minutes."""
     hear: Callable[[Member], Heard | None]
+    """What was heard from a member; None: it is no longer known."""
     readable: bool = True
+    """Whether the participants can read this state: none is judged by what it could not read."""
     present: Container[str] | None = None
-    """The names of all participants that are there, if that is known."""
+    """The names of all participants that are there; None: not known."""
     judged_unheard: set[str] = field(default_factory=set)
     """Names of members that were judged by what has not been heard of them."""
     judged_silent: set[str] = field(default_factory=set)
     """Names of members against which their silence was used."""
     avoid: list[tuple[str, str]] = field(default_factory=list)
-    """Places that new participants had better avoid, and why."""
+    """Places that new participants should avoid, and why."""
 
     def left(self, kind: RoundWait, limit: float, awaited: bool = True) -> float:
-        """Declare a wait for what this round's participants have to do. It begins when they can read the
-        state. Until then all of ``limit`` is left, and another look is due: the write that makes the state
-        readable need not bring an event. Unless a participant is ``awaited`` the time runs, and nothing
-        waits."""
+        """Declare a wait for what this round's participants have to do; returns the seconds that are left.
+
+        It begins when they can read the state. Until then all of ``limit`` is left, and another pass is due:
+        the write that makes the state readable need not bring an event. If no participant is ``awaited`` the
+        time runs, but no wait is declared."""
         number = self.state.number
         if not self.readable:
             self.waits.wake(max(1.0, self.waits.elapsed(RoundWait.RECORD, number)))

@@ -1,7 +1,6 @@
-"""Waits: what a decision waits for, for how long at most, and since when. Pure.
+"""Waits: what a decision waits for, how long at most, and since when. Pure.
 
-The code that decides on a wait declares it, with a typed key, a limit and a reason. Asking how things are
-never starts a wait.
+The code that decides on a wait declares it, with a typed key, a limit and a reason.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rank 0 looks which checkpoint to resume from, and all ranks follow: listings differ between nodes and
+"""Lets rank 0 decide for all ranks which checkpoint to resume from: listings differ between nodes and
 moments."""
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _store: Any = None
 
 
 def agreed(look: Callable[[], str | None]) -> str | None:
-    """What rank 0 finds on all ranks, which call this together; raises on all what it raises on rank 0, where
-    there is a process group.
+    """The result of ``look`` on rank 0, on all ranks, which call this together.
 
-    Before there is one, the ranks meet in torchrun's store.
+    With a process group, all raise what rank 0 raises. Before there is one, the ranks meet in torchrun's
+    store.
     """
     if dist.is_initialized():
         return _by_group(look)
@@ -45,7 +45,7 @@ def _by_group(look: Callable[[], str | None]) -> str | None:
 
 
 def _by_store(look: Callable[[], str | None]) -> str | None:
-    """An error of rank 0's ends its process, and torchrun then ends the others, which wait."""
+    """If rank 0 raises, its process ends, and torchrun then ends the others, which wait."""
     global _store
     if _store is None:  # kept: a server of rank 0's must stay until the process group is made, which uses it
         _store, _, _ = next(rendezvous("env://"))

@@ -43,7 +43,7 @@ MARKER = "elasticjob.json"
 """The file that says that a checkpoint is complete."""
 FOLDER = re.compile(r"checkpoint-(\d+)")
 TRAINER_STATE = "trainer_state.json"
-"""What Trainer writes last."""
+"""The file that Trainer writes last."""
 UNFINISHED = "unfinished-"
 LEAST_LIMIT = 3
 """Trainer removes what is beyond ``save_total_limit`` before the new checkpoint is marked: with 1 that is the
@@ -114,7 +114,7 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]
 
 
 def last_checkpoint(folder: str | os.PathLike[str]) -> str | None:
-    """The newest complete checkpoint in Trainer's ``output_dir``, None if there is none. Complete is what
+    """The newest complete checkpoint in Trainer's ``output_dir``, or None. Complete are those that
     ``ElasticCallback`` has marked; newer ones that are passed over are named in the log.
 
     All ranks call it. Raises FileNotFoundError if none is marked and there are several, or one that has the
@@ -145,8 +145,8 @@ def _newest(folder: Path) -> str | None:
 
 
 def _make_way(folder: Path, step: int) -> None:
-    """Training goes on from a complete checkpoint: move those that it has passed over out of Trainer's sight.
-    It counts them, and removes the ones with the lowest numbers."""
+    """Training resumes from a complete checkpoint: rename those that it has passed over. Otherwise Trainer
+    counts them, and removes the ones with the lowest numbers."""
     if not (folder / f"checkpoint-{step}" / MARKER).exists():
         return
     for path in list(folder.iterdir()):

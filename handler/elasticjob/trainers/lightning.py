@@ -26,7 +26,7 @@ from elasticjob.worker.stopping import should_stop, stop_here
 log = ScriptLog("elasticjob.trainers")
 
 PLANNED = "planned-step={step}.ckpt"
-"""What is saved before a planned change."""
+"""The name of a checkpoint that is saved before a planned change."""
 STEP = re.compile(r"step=(\d+)")
 
 
@@ -89,10 +89,10 @@ class ElasticCallback(_library().Callback):  # type: ignore[misc]
 
 
 def last_checkpoint(folder: str | os.PathLike[str]) -> str | None:
-    """The newest complete checkpoint in ``folder``, None if there is none.
+    """The newest complete checkpoint in ``folder``, or None.
 
-    These are files ``*.ckpt`` with ``step=N`` in their names, as ModelCheckpoint names them if not told
-    otherwise. A half-written one is passed over, and named in the log. All ranks call it.
+    Checkpoints are files ``*.ckpt`` with ``step=N`` in their names, as ModelCheckpoint names them by default.
+    A half-written one is passed over, and named in the log. All ranks call it.
 
     Raises ValueError for an address, or if there are checkpoints without ``step=N`` or sharded ones
     (folders), and no other; OSError if the folder can't be read.

@@ -1,4 +1,4 @@
-"""How much memory this container has, from its cgroup (v2 or v1) and from the node."""
+"""Reads how much memory this container has, from its cgroup (v2 or v1) and from the node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ VERSIONS = (
     ("memory.max", "memory.current", "memory.stat", ""),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_"),
 )
-"""Limit, use, and its parts, whose names begin so: v2, v1."""
+"""The files with limit, use, and the parts of the use, and the prefix of these parts' names: v2, v1."""
 
 
 def read_memory(cgroup: Path = CGROUP, meminfo: Path = MEMINFO) -> Memory | None:
@@ -23,14 +23,14 @@ def read_memory(cgroup: Path = CGROUP, meminfo: Path = MEMINFO) -> Memory | None
 
 
 def private_bytes(pid: int) -> int | None:
-    """What this process alone has in memory; None if that can't be read."""
+    """The private memory of this process; None if that can't be read."""
     found = _numbers(Path(f"/proc/{pid}/status")).get("RssAnon")
     return None if found is None else found * 1024
 
 
 def _of_cgroup(cgroup: Path) -> tuple[Memory | None, int | None]:
-    """The memory within the container's limit, if it has one, and what it uses of the node's. Files that the
-    kernel has cached for it are available to all; None if its use can't be read."""
+    """The memory within the container's limit, if it has one, and how much the container uses, without the
+    files that Linux has cached for it; None if that can't be read."""
     own: int | None = None
     for limit_name, used_name, stat_name, prefix in VERSIONS:
         try:
@@ -42,7 +42,7 @@ def _of_cgroup(cgroup: Path) -> tuple[Memory | None, int | None]:
         own = max(0, used - inactive - active) if own is None else own
         try:
             limit = int((cgroup / limit_name).read_text())
-        except (OSError, ValueError):  # "max" is no number: no limit
+        except (OSError, ValueError):  # "max": no limit
             continue
         return Memory(limit, max(0, limit - used + inactive)), own
     return None, own

@@ -1,4 +1,4 @@
-"""How many interpreters may wait beside the workers, from what memory there is. Training comes first: a
+"""How many interpreters may wait beside the workers, given the memory that is left. Training comes first: a
 container that is out of memory loses all of its processes (Kubernetes sets ``memory.oom.group``)."""
 
 from __future__ import annotations
@@ -7,29 +7,30 @@ from dataclasses import dataclass
 
 MIB = 1 << 20
 SIZE = 400 * MIB
-"""Private memory of one that waits, until one was measured (torch 2.15 with torch._dynamo: 371 MiB)."""
+"""Private memory of one interpreter, until one was measured (torch 2.15 with torch._dynamo: 371 MiB)."""
 KEEP_FREE = 0.10
-"""Of the limit: what is left free when one is made. Half of it, and one is given back."""
+"""The share of the limit that stays free when one is made. If only half of it is free, some are ended."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes. ``available`` is what can still be had without anything being killed. ``own`` is what this
-    container uses, where others use memory of the same limit; None: all that is in use counts as its own."""
+    """In bytes."""
 
     limit: int
     available: int
+    """How much more can be used before something is killed; at most ``limit``."""
     own: int | None = None
+    """How much this container uses, if others share the limit; None: it uses all that is in use."""
 
     @property
     def used(self) -> int:
-        """What this container uses."""
+        """How much this container uses."""
         return self.limit - self.available if self.own is None else self.own
 
 
 @dataclass(frozen=True)
 class Count:
-    """How many there should be, and why not more ("" if there is one for each worker)."""
+    """How many interpreters there should be, and why not more ("" if there is one for each worker)."""
 
     number: int
     why: str = ""
@@ -38,12 +39,12 @@ class Count:
 def count(
     memory: Memory | None, workers: int, idle: int, size: int = SIZE, highest: int = 0, growth: int = 0
 ) -> Count:
-    """How many should wait, for this many workers here; ``idle`` of them do, and use memory already.
+    """How many should wait for this many workers here, of which ``idle`` do already.
 
-    ``memory`` is None where it can't be known: then there is one for each worker. ``highest`` is the most
-    that training has used before (``used_by_training``): a save that copies the model needs it again.
-    ``growth`` is by how much its use has grown since the last look: it may grow twice as much until the next
-    one, and what is given back must be free by then.
+    ``memory`` None: not known; then there is one for each worker. ``size``: bytes of one. ``highest``: the
+    most that training has used before (``used_by_training``), which a save that copies the model needs again.
+    ``growth``: by how much its use has grown since the last call. It may grow twice as much until the next,
+    and what is given back must be free before.
     """
     if memory is None:
         return Count(workers)
@@ -52,7 +53,7 @@ def count(
     used = used_by_training(memory, idle, size)
     more = max(0, highest - used)
     growth = 2 * max(0, growth)
-    # Below its highest use, it grows to that as before; beyond, nobody knows.
+    # Up to its highest use it grows as before; beyond that, the limit is not known.
     soon = memory.available - (growth if used > highest else min(growth, more))
     if idle and soon < reserve // 2:
         excess = -(-(reserve - soon) // size)
@@ -67,7 +68,7 @@ def count(
 
 
 def used_by_training(memory: Memory, idle: int, size: int) -> int:
-    """What the container uses beside those that wait."""
+    """How much the container uses without the interpreters that wait."""
     return max(0, memory.used - idle * size)
 
 

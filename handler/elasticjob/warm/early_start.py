@@ -1,10 +1,9 @@
-"""Warm interpreters that start before torchrun itself has imported torch, so that their imports go on beside
-its own and beside the wait for a round.
+"""Starts warm interpreters before torchrun itself has imported torch: they import while torchrun does, and
+while it waits for a round.
 
-``begin`` runs as the first thing in a torchrun's process; ``take`` gives what it made to ``WarmWorkers``, in
-the same process, when that knows what torch will start. What is not taken is ended, at the latest with
-torchrun: like all of them, these end when their socket is closed. It imports nothing that is slow, and raises
-nothing.
+``begin`` runs first in torchrun's process. ``take`` hands its interpreters to ``WarmWorkers``, in the same
+process, when that knows what torch will start. The others are ended, at the latest with torchrun: an
+interpreter ends when its socket is closed. This module imports nothing slow, and raises nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from elasticjob.warm.torchrun_command import environment, serves, torchruns_own,
 
 _made: dict[int, WarmInterpreter] = {}
 _more: tuple[str, ...] = ()
-"""What they import beside torch."""
+"""The modules that they import beside torch."""
 
 
 def begin(
@@ -34,8 +33,8 @@ def begin(
 ) -> None:
     """Make interpreters if ``command`` (as ``sys.orig_argv``) is a torchrun with our backend and warm ones.
 
-    As many as there are processors beside torchrun's own: with more it would be late itself, and nobody
-    trains before it has joined.
+    It makes at most one for each processor but one, which is left to torchrun's own imports: training cannot
+    start before torchrun has joined.
     """
     global _more
     try:
@@ -55,13 +54,13 @@ def begin(
         _more = found.imports
         for rank, start in enumerate(starts):
             _made[rank] = WarmInterpreter(start, imports(script_text(start), found.imports))
-    except Exception:  # noqa: BLE001 - torchrun is to start all the same, and log is not set up yet
+    except Exception:  # noqa: BLE001 - torchrun must start anyway, and logging is not set up yet
         end()
 
 
 def take(starts: Mapping[int, Start], more: Sequence[str]) -> dict[int, WarmInterpreter]:
-    """Those that can be these workers, by local rank: the caller's now. ``more``: what they are to have
-    imported beside torch. The others are ended."""
+    """Hand over the interpreters that can be these workers, by local rank, and end the others. ``more``: the
+    modules that they must have imported beside torch."""
     taken: dict[int, WarmInterpreter] = {}
     for rank in list(_made):
         start = starts.get(rank)
@@ -73,7 +72,7 @@ def take(starts: Mapping[int, Start], more: Sequence[str]) -> dict[int, WarmInte
 
 
 def end() -> None:
-    """End those that were not taken."""
+    """End the interpreters that were not taken."""
     while _made:
         _made.popitem()[1].end()
 
@@ -88,13 +87,13 @@ def script_text(start: Start) -> str:
 
 
 def _processors(cgroup: Path = CGROUP) -> int:
-    """How many this container may use at once: by affinity, and by its limit, rounded down (v2, v1)."""
+    """How many processors this container may use: by affinity, and by its limit, rounded down (v2, v1)."""
     number = len(os.sched_getaffinity(0))
     for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
         try:
             quota, period = " ".join((cgroup / name).read_text() for name in names).split()
             if int(quota) > 0:
                 return min(number, int(quota) // int(period))
-        except (OSError, ValueError):  # "max" is no number: no limit
+        except (OSError, ValueError):  # "max": no limit
             continue
     return number

@@ -1,5 +1,5 @@
-"""Whether a worker may come from an interpreter that was made beforehand: only if nothing can tell it from a
-cold start. The agent's part of this decision; ``boot`` has what only the interpreter itself can see.
+"""Whether a worker may start warm: only if nothing can tell it from a cold start. This is the agent's part of
+the decision; ``elasticjob.warm.boot`` checks what only the interpreter can see.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ PER_ROUND = frozenset(
         "ELASTICJOB_PROGRESS_DIR",
     }
 )
-"""What a worker gets of its round. No import of torch reads these (measured), so they may come after it."""
+"""The variables that depend on the round. No import of torch reads them (measured), so they may be set
+later."""
 IMPORTS = ("torch", "torch.distributed")
 OPTIMIZER_IMPORT = "torch._dynamo"
 """The first optimizer imports it, and that takes as long as torch itself."""
@@ -47,13 +48,13 @@ READ_BY_OPTIMIZER_IMPORT = (
     "AOT_",
     "FUNCTORCH",
 )
-"""Beginnings of variables that it reads. A script may set them after ``import torch``, when nothing can be
-taken back: if its text has one of these words, ``torch._dynamo`` is left to the script."""
+"""Beginnings of variables that it reads. A script may set them after ``import torch``: if its text has one of
+these words, ``torch._dynamo`` is left to the script."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """What torch starts a worker with: command line, environment, folder."""
+    """The start of a worker by torch: command line, environment, folder."""
 
     args: tuple[str, ...]
     env: Mapping[str, str]
@@ -62,24 +63,25 @@ class Start:
 
 @dataclass(frozen=True)
 class Starts:
-    """How the workers of a round were started; ``cold_reason`` is why the first cold one was. ``preparing``:
-    the round's leader does not know yet that all members' interpreters for the next one are ready."""
+    """How many workers of this agent started warm and cold in a round, as in a ``StartsReport``."""
 
     warm: int = 0
     cold: int = 0
     cold_reason: str = ""
+    """Why the first of ``cold`` did."""
     preparing: bool = False
+    """The round's leader does not know yet that all members' interpreters for the next round are ready."""
 
     def with_warm(self) -> Starts:
-        """One more."""
+        """Count one more warm start."""
         return replace(self, warm=self.warm + 1)
 
     def with_cold(self, why: str) -> Starts:
-        """One more, for this reason."""
+        """Count one more cold start, for this reason."""
         return replace(self, cold=self.cold + 1, cold_reason=self.cold_reason or why)
 
     def turned_cold(self, why: str) -> Starts:
-        """One that counts as warm has become a cold start."""
+        """Count one that was counted as warm as cold."""
         return replace(self, warm=max(0, self.warm - 1)).with_cold(why)
 
 
@@ -97,12 +99,12 @@ def refusal(args: Sequence[str], executable: str) -> str:
 
 
 def fixed(env: Mapping[str, str]) -> dict[str, str]:
-    """The environment without what belongs to a round."""
+    """The environment without the variables that depend on the round."""
     return {name: value for name, value in env.items() if name not in PER_ROUND}
 
 
 def mismatch(made: Start, wanted: Start) -> str:
-    """How what the interpreter was made for differs from the worker that is wanted, "" if it does not."""
+    """Why the interpreter that was made for ``made`` can't be the worker ``wanted``, "" if it can."""
     if made.args != wanted.args:
         return "its command line is another"
     if made.cwd != wanted.cwd:
@@ -113,7 +115,7 @@ def mismatch(made: Start, wanted: Start) -> str:
 
 
 def imports(script: str, more: Collection[str]) -> tuple[str, ...]:
-    """What to import beforehand for a script with this text, in this order."""
+    """The modules to import beforehand for a script with this text, in this order."""
     first: tuple[str, ...] = IMPORTS
     if not any(name in script for name in READ_BY_OPTIMIZER_IMPORT):
         first = (*IMPORTS, OPTIMIZER_IMPORT)

@@ -1,4 +1,4 @@
-"""One interpreter that was made beforehand, as torchrun sees it. What runs in it is ``boot``."""
+"""One warm interpreter, as torchrun sees it. What runs in it is ``elasticjob.warm.boot``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from elasticjob.warm.boot import CONFIG_ENV, IMPORTING, PAGE_BYTES
+from elasticjob.warm.boot.page import CONFIG_ENV, IMPORTING, PAGE_BYTES
 from elasticjob.warm.eligibility import Start, fixed
 
 FOLDER = str(Path(__file__).with_name("boot_site"))
@@ -20,8 +20,8 @@ STARTING = b"\0"
 
 
 def works(executable: str, env: Mapping[str, str]) -> bool:
-    """Whether this Python runs ``boot`` at its start. If it did not (a wrapper that clears PYTHONPATH,
-    say), it would run the script at once."""
+    """Whether this Python runs ``boot`` at its start. If it does not (a wrapper may clear PYTHONPATH), it
+    would run the script at once."""
     try:
         done = subprocess.run(
             [executable, "-u", "-c", "raise SystemExit(1)"],
@@ -37,7 +37,7 @@ def works(executable: str, env: Mapping[str, str]) -> bool:
 
 
 class WarmInterpreter:
-    """Made for one ``Start``; ``process`` is what torch gets. Raises OSError if it can't be made."""
+    """An interpreter for one ``Start``; torch gets its ``process``. Raises OSError if it can't be made."""
 
     def __init__(self, start: Start, imports: Sequence[str]) -> None:
         self.start = start
@@ -68,27 +68,27 @@ class WarmInterpreter:
                 raise
 
     def state(self) -> tuple[bytes, str]:
-        """How far it is, in the words of ``boot``, and what it says of that."""
+        """Its state, one of those in ``boot.page``, and the text to it."""
         data = bytes(self._page[:PAGE_BYTES])
         return data[:1], data[1:].partition(b"\0")[0].decode(errors="replace")
 
     def importing(self) -> bool:
-        """Whether it still imports."""
+        """Whether it is still importing."""
         return self.state()[0] in (STARTING, IMPORTING)
 
     def become(self, wanted: Start, stdout: int, stderr: int) -> subprocess.Popen[bytes]:
-        """It is this worker from now on, as soon as its imports are done. Raises OSError if it has ended."""
+        """Make it this worker, as soon as its imports are done. Raises OSError if it has ended."""
         with ExitStack() as files:
             request = _memory_file(files, "request")
             values = {"args": wanted.args[1:], "env": dict(wanted.env), "cwd": wanted.cwd}
             os.write(request, json.dumps(values).encode())
-            # One byte: whatever the size of the environment, this does not wait for an import.
+            # One byte always fits into the socket: this does not wait for an import.
             socket.send_fds(self._channel, [b"g"], [request, stdout, stderr])
         self._channel.close()
         return self.process
 
     def end(self) -> None:
-        """It is not needed."""
+        """End the process: it is not needed."""
         self._channel.close()
         self.process.kill()
         self.process.wait()

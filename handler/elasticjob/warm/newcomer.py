@@ -1,6 +1,7 @@
-"""When a torchrun announces itself for the first time: at once where others wait for it. Where others train,
-their round ends for it, and the next trains sooner if its workers can start at once: it waits until its warm
-interpreters are ready.
+"""Delays the first announcement of a torchrun until its workers can start warm, if others train.
+
+Their round ends for it, and the next one trains sooner if its workers can start at once. If others wait for
+it, it announces itself at once.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.05
 RECORD_SECONDS = 2.0
-"""How long to wait for the first record: without one it cannot be known whether others train."""
+"""How long to wait for the first record, which says whether others train."""
 WARM_SECONDS = 45.0
 """How long to wait for warm interpreters: imports have taken 13 s where training kept all cores busy. After a
 minute the operator asks people to look at a pod that has not joined."""
@@ -28,10 +29,10 @@ minute the operator asks people to look at a pod that has not joined."""
 def announces_later(
     record: RoundRecord | None, waited: float, warming: bool, limit: float = WARM_SECONDS
 ) -> bool:
-    """Whether it goes on waiting, ``waited`` seconds after it began. ``warming``: interpreters are being made
-    for its workers, and are not ready yet. ``limit``: seconds for which it may wait.
+    """Whether it still waits, ``waited`` seconds after it began. ``warming``: interpreters are being made for
+    its workers, and are not ready yet. ``limit``: seconds for which it may wait.
 
-    A round that drains is about to end, perhaps because this very pod is to take a place in the next.
+    It does not wait if the round drains: that is about to end, perhaps for this very pod.
     """
     if not warming:
         return False
@@ -49,8 +50,9 @@ def wait_until_warm(
 ) -> None:
     """Return when it is time for the first announcement, after ``limit`` seconds at the latest.
 
-    ``changed`` is notified of each record. ``is_new`` is asked once, if others train: a torchrun that was
-    started again in a member's pod announces itself at once, because this tells them that the member is gone.
+    ``changed`` is notified of each record. ``is_new`` is called once, if others train: a torchrun that was
+    started again in a member's pod announces itself at once, because the others learn from it that the
+    member is gone.
     """
     began = time.monotonic()
     holds = False
@@ -73,7 +75,7 @@ def wait_until_warm(
 
 
 def has_no_lease(api: LeaseApi, pod: str) -> bool:
-    """Whether no torchrun has announced itself for this pod before; False if that cannot be learnt."""
+    """Whether no torchrun has announced itself for this pod before; False if that is not known."""
     try:
         api.read(pod)
     except NotFound:

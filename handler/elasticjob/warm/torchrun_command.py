@@ -1,7 +1,7 @@
-"""What torchrun will start, from its own command line and environment, before it has read them itself. Pure.
+"""Predicts what torchrun will start, from its command line and environment, before it has read them. Pure.
 
-Only what is known for certain: any option that is not known here, and every one that changes how workers are
-started, gives None. Then nothing is made early, and the interpreters are made when torchrun can be asked.
+An option that is not known here, or that changes how workers are started, gives None: then no interpreter is
+made early.
 """
 
 from __future__ import annotations
@@ -69,15 +69,16 @@ class Workers:
     args: tuple[str, ...]
     number: int
     imports: tuple[str, ...] = ()
-    """What ``warm_imports`` adds."""
+    """The modules that ``warm_imports`` names."""
 
     def of(self, local_rank: int) -> tuple[str, ...]:
-        """What follows the interpreter in the command of this worker."""
+        """The arguments of the interpreter in the command of this worker."""
         return tuple(one.replace(LOCAL_RANK_MACRO, str(local_rank)) for one in self.args)
 
 
 def torchruns_own(command: Sequence[str]) -> Sequence[str] | None:
-    """What follows torchrun in a process's command (``sys.orig_argv``); None if it is no torchrun."""
+    """The arguments of torchrun in a process's command (``sys.orig_argv``); None if that is another
+    program."""
     rest = list(command[1:])
     while rest and rest[0] in PYTHON_FLAGS:
         rest.pop(0)
@@ -89,7 +90,7 @@ def torchruns_own(command: Sequence[str]) -> Sequence[str] | None:
 
 
 def workers(args: Sequence[str], environ: Mapping[str, str]) -> Workers | None:
-    """The workers of a torchrun with these arguments, if it has our backend and warm workers; else None."""
+    """The workers of a torchrun with these arguments; None unless it has our backend and warm workers."""
     if any(environ.get(name, "") not in UNSET for name in UNKNOWN_VARIABLES):
         return None
     found = _options(args)
@@ -107,20 +108,20 @@ def workers(args: Sequence[str], environ: Mapping[str, str]) -> Workers | None:
     if not (nproc.isascii() and nproc.isdigit() and int(nproc) > 0):
         return None  # auto, gpu: torch counts
     if any("$" in word.replace(LOCAL_RANK_MACRO, "") for word in script):
-        return None  # what torch makes of it, torch knows
+        return None  # only torch can substitute it
     named = conf.get("warm_imports") or environ.get(WARM_IMPORTS_ENV, "")
     more = tuple(name for name in named.split(":") if name)
     return Workers(("-u", *(["-m"] if module else []), *script), int(nproc), more)
 
 
 def environment(environ: Mapping[str, str], number: int) -> dict[str, str]:
-    """What the workers inherit: torchrun and the handler add to its own."""
+    """The environment that the workers inherit, with what torchrun and the handler add to it."""
     added = {"PYTHONFAULTHANDLER": "1", **({"OMP_NUM_THREADS": "1"} if number > 1 else {})}
     return {**added, **environ}
 
 
 def serves(made: Start, wanted: Start) -> bool:
-    """Whether an interpreter that was made early, for ``made``, is as good as one made now for ``wanted``."""
+    """Whether an interpreter that was made early for ``made`` can be used for ``wanted``."""
     later = {
         name: value
         for name, value in wanted.env.items()

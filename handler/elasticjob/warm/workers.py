@@ -1,9 +1,9 @@
-"""Warm workers: interpreters that have imported torch already wait beside the workers, and torch's next start
-is handed to them (docs/internals/warm-workers.md).
+"""Warm workers: interpreters that have imported torch wait beside the workers, and torch's next start is
+handed to them (docs/internals/warm-workers.md).
 
-torch starts each worker by ``SubprocessHandler._popen``, which is replaced while this is switched on. What
-it returns is a ``Popen`` of a child of torchrun like any other: pid, signals and exit code are the kernel's.
-Where an interpreter can't be used, or anything here goes wrong, torch's own function starts the worker.
+torch starts each worker by ``SubprocessHandler._popen``, which is replaced while warm workers are on. It
+returns the ``Popen`` of a child of torchrun like any other, with a pid, signals and an exit code of its own.
+If an interpreter can't be used, or anything here fails, torch's own function starts the worker.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch.distributed.elastic.utils import macros
 
 from elasticjob.contract.text import counted
 from elasticjob.warm import early_start
-from elasticjob.warm.boot import COLD, MODULE, READY, SCRIPT, UNUSABLE
+from elasticjob.warm.boot.page import COLD, MODULE, READY, SCRIPT, UNUSABLE
 from elasticjob.warm.container_memory import private_bytes, read_memory
 from elasticjob.warm.count import SIZE, Memory, count, used_by_training
 from elasticjob.warm.early_start import script_text
@@ -36,17 +36,17 @@ from elasticjob.workers.failures import oom_kills
 logger = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 30.0
-"""After a start: when the next ones are made, if no first step is reported before."""
+"""How long after a start the next interpreters are made, if no first step is reported before."""
 POLL_SECONDS = 0.2
-"""How often the thread looks, at memory, too: a save may copy gigabytes within a second."""
+"""How often the thread checks everything. Memory, too: a save may copy gigabytes within a second."""
 HOOK = "_popen"
 """The function of torch's SubprocessHandler that starts a worker."""
 
 
 class WarmWorkers:
-    """The interpreters of one agent, by local rank. ``more`` is what they import beside torch.
+    """The interpreters of one agent, by local rank. ``more``: the modules that they import beside torch.
 
-    ``arm`` and ``begin`` come from torchrun's main thread and only leave word for a thread of their own.
+    torchrun's main thread calls ``arm`` and ``begin``; a thread of this class makes the interpreters.
     """
 
     def __init__(self, more: Sequence[str] = (), memory: Callable[[], Memory | None] = read_memory) -> None:
@@ -81,7 +81,7 @@ class WarmWorkers:
     # -- torchrun's main thread --------------------------------------------------------------------------
 
     def install(self) -> None:
-        """Let torch start workers by this; not if it starts them in another way than is known."""
+        """Let torch start workers by this, unless it starts them in a way that is not known here."""
         if sys.platform != "linux":
             self._give_up("warm workers need Linux")
             return
@@ -107,7 +107,7 @@ class WarmWorkers:
         setattr(SubprocessHandler, HOOK, popen)
 
     def arm(self, agent: ElasticAgent | None) -> None:
-        """No worker runs here: make an interpreter for each that will, all at once."""
+        """No worker runs here: make interpreters for all workers at once."""
         starts = self._last or _expected(agent)
         early = {} if self._last or self._given_up else early_start.take(starts, self._more)
         with self._changed:
@@ -119,9 +119,11 @@ class WarmWorkers:
     def begin(
         self, first_step: Callable[[], bool], tell: Callable[[Starts], None], *, leads: bool = False
     ) -> None:
-        """Workers are about to start: make the next interpreters after their first step, one by one. ``tell``
-        gets the count of this round's starts with each change; it must neither raise nor wait. ``leads``:
-        this agent leads the round, and is told when those of all members are ready (``all_prepared``)."""
+        """Workers are about to start: make the next interpreters after their first step, one by one.
+
+        ``tell`` gets this round's ``Starts`` with each change; it must neither raise nor wait. ``leads``:
+        this agent leads the round; ``all_prepared`` is called when the interpreters of all members are ready.
+        """
         with self._changed:
             self._starts, self._tell = Starts(preparing=leads and not self._given_up), tell
             self._wanted, self._together = {}, False
@@ -131,17 +133,16 @@ class WarmWorkers:
             self._wake()
 
     def prepared(self) -> bool:
-        """Whether the next round would start no sooner if it came later: all interpreters that will be made
-        for it are ready."""
+        """Whether all interpreters that will be made for the next round are ready."""
         with self._changed:
             return self._given_up != "" or not (self._due or self._importing())
 
     def all_prepared(self) -> None:
-        """Those of all members are."""
+        """The interpreters of all members are ready for the next round."""
         self._count(lambda starts: replace(starts, preparing=False))
 
     def warming(self) -> bool:
-        """Whether there will soon be more interpreters that are ready than there are now."""
+        """Whether more interpreters will soon be ready than are now."""
         with self._changed:
             return not (self._given_up or self._stop) and self._importing()
 
@@ -150,12 +151,12 @@ class WarmWorkers:
         return missing or any(one.state()[0] != READY for one in self._idle.values())
 
     def idle_pids(self) -> frozenset[int]:
-        """The processes that are no workers yet."""
+        """The processes that have not become workers."""
         with self._changed:
             return frozenset(one.process.pid for one in self._idle.values())
 
     def close(self) -> None:
-        """End those that wait, and give torch its own function back."""
+        """End the interpreters that wait, and give torch its own function back."""
         with self._changed:
             self._stop = True
             idle, self._idle = list(self._idle.values()), {}
@@ -177,7 +178,7 @@ class WarmWorkers:
     def _take(
         self, handler: Any, args: tuple[str, ...], env: dict[str, str]
     ) -> subprocess.Popen[bytes] | None:
-        """The worker, from an interpreter that waits; None if it is to be started by torch."""
+        """Make an interpreter that waits the worker; None if torch has to start it."""
         rank = getattr(handler, "local_rank_id", None)
         try:
             rank = int(env["LOCAL_RANK"]) if rank is None else rank
@@ -231,14 +232,14 @@ class WarmWorkers:
                 with self._changed:
                     if self._stop or self._given_up:
                         return
-                    self._look(time.monotonic())
+                    self._check(time.monotonic())
                     self._changed.wait(POLL_SECONDS)
             except Exception as error:
                 self._give_up(f"{type(error).__name__}: {error}")
                 logger.debug("no more warm workers", exc_info=True)
 
-    def _look(self, now: float) -> None:
-        """One look at everything, with the lock."""
+    def _check(self, now: float) -> None:
+        """Check the interpreters and memory, and make what is missing; called with the lock."""
         ready = 0
         for rank, one in list(self._idle.items()):
             state, text = one.state()
@@ -262,7 +263,7 @@ class WarmWorkers:
             self._ready_said = ready
             if ready:
                 logger.info("warm workers: ready, %s", counted(ready, "interpreter"))
-        self._look_at_memory()
+        self._check_memory()
         if self._due and (now >= self._due or self._first_step()):
             self._due = 0.0
             self._wanted = dict(self._last)
@@ -273,8 +274,8 @@ class WarmWorkers:
         if missing and (self._together or not any(one.importing() for one in self._idle.values())):
             self._make(missing)
 
-    def _look_at_memory(self) -> None:
-        """Give back what training needs, and remember how much that was at most."""
+    def _check_memory(self) -> None:
+        """End interpreters if training needs their memory, and remember the most that it has used."""
         kills = oom_kills()
         if kills is not None and self._oom_kills is not None and kills > self._oom_kills:
             self._give_up("a process of this container was killed because its memory was used up")
@@ -291,12 +292,12 @@ class WarmWorkers:
         for rank in sorted(self._idle)[found.number :]:
             self._drop(rank)
             self._wanted.pop(rank, None)
-            self._before = None  # what follows says nothing of training
+            self._before = None  # the next difference does not show what training uses
             self._say(f"memory is short: {found.why}")
 
     def out_of_memory(self, whose: str) -> None:
-        """A container of the job was out of memory: training needs all of it from now on. May be said
-        again."""
+        """A container of the job was out of memory: training needs all of it from now on. Calling it again is
+        harmless."""
         with self._changed:
             if not (self._given_up or self._stop):
                 self._give_up(f"{whose} was out of memory")
@@ -323,7 +324,8 @@ class WarmWorkers:
             self._wanted = {rank: start for rank, start in self._wanted.items() if rank in self._idle}
 
     def _leave_out(self, text: str) -> bool:
-        """A module cannot be imported: the next interpreters do without it. False: they cannot."""
+        """A module cannot be imported: leave it out of the next interpreters. False if that is not
+        possible."""
         name = text.partition(":")[0]
         if not can_be_left_out(name, self._more):
             self._give_up(f"cannot import {text}")
@@ -338,7 +340,7 @@ class WarmWorkers:
         return True
 
     def _read_results(self) -> None:
-        """What has become of those that were started."""
+        """Count as cold the workers that were to start warm and did not."""
         for rank, one in self._started.items():
             state, text = one.state()
             if state in (COLD, SCRIPT):
@@ -360,7 +362,7 @@ class WarmWorkers:
         self._said.add(text)
 
     def _give_up(self, why: str) -> None:
-        """All starts are cold from now on."""
+        """Start all workers cold from now on."""
         if not self._given_up:
             self._given_up = why
             logger.warning("no more warm workers: %s", why)
@@ -386,7 +388,7 @@ def _why_not(one: WarmInterpreter | None, wanted: Start) -> str:
 
 
 def _expected(agent: ElasticAgent | None) -> Mapping[int, Start]:
-    """What torch will start, by local rank, as far as it can be known before the first start."""
+    """The starts that torch will make, by local rank, if that can be known before the first one."""
     if agent is None:
         return {}
     spec = agent.get_worker_group().spec

@@ -1,1 +1,1 @@
-"""In the training process: reports, requests to stop, stacks. Imports nothing heavy."""
+"""What runs in the training process: reports of steps, requests to stop, stacks. It imports nothing heavy."""

@@ -26,9 +26,9 @@ from elasticjob.worker.stack_signal import answer_stacks
 
 LAYOUT = struct.Struct("=5q")
 MAX_STEP = 2**53
-"""What a report may carry: the largest whole number that every reader of JSON keeps as it is."""
+"""Steps are below this, which every reader of JSON keeps exactly."""
 PROGRESS_DIR_ENV = "ELASTICJOB_PROGRESS_DIR"
-"""As in ``elasticjob.contract.names``; a test holds them equal."""
+"""Equal to that in ``elasticjob.contract.names``, which is slower to import; a test compares them."""
 
 
 def report_progress(step: int) -> None:
@@ -37,8 +37,8 @@ def report_progress(step: int) -> None:
     A call costs 0.4 us, one that does nothing 0.1 us (docs/reference/backend.md has the command that measures
     it). It does nothing outside an ElasticJob, and for a step that is negative or not above the last one of
     this process. A worker may leave training to processes that it starts, one after the other: then these
-    report. Raises TypeError if ``step`` is not a whole number, and never anything else: training goes on
-    whatever becomes of the report.
+    report. Raises TypeError if ``step`` is not a whole number, and nothing else: a report that fails does not
+    disturb training.
     """
     global _file
     if type(step) is not int:
@@ -50,7 +50,7 @@ def report_progress(step: int) -> None:
 
 
 class StepFile:
-    """The file of one process. Without a ``path``, or where it can't be made, steps go nowhere."""
+    """The file of one process. Without a ``path``, or if the file can't be made, steps are dropped."""
 
     def __init__(self, path: str) -> None:
         self.highest = MAX_STEP
@@ -85,8 +85,8 @@ class StepFile:
 
 
 def create(path: str) -> int:
-    """Make a file and open it. One that is there already is of a process that had this one's pid, or of a
-    program that has called ``exec``. Raises OSError."""
+    """Make a file and open it. If it exists, it is left of a process that had this one's pid, or of a program
+    that has called ``exec``. Raises OSError."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
         return os.open(path, flags, 0o644)
@@ -106,12 +106,12 @@ def _open() -> StepFile:
 
 
 def own_name() -> str:
-    """This process, for the agent: its pid, that of its parent, and its session."""
+    """The name by which the agent knows this process: its pid, that of its parent, and its session."""
     return f"{os.getpid()}.{os.getppid()}.{os.getsid(0)}"
 
 
 def whole(step: object, caller: str) -> int:
-    """A step that is no int: numpy's whole numbers and tensors of one whole number are taken, too. Raises
+    """A step that is not an int: numpy's integers and tensors of one integer are accepted, too. Raises
     TypeError in the name of ``caller``."""
     try:
         return index(step)  # type: ignore[arg-type]
@@ -124,7 +124,7 @@ def whole(step: object, caller: str) -> int:
 
 
 def _forked() -> None:
-    """A process that was forked shares the mapping: its own steps go into a file of its own."""
+    """A process that was forked shares the mapping: its steps go into a file of its own."""
     global _file
     _file = None
 

@@ -1,8 +1,8 @@
-"""With which exit code the script ends, for what runs at its exit.
+"""Whether the script ends with exit code 0, known to what runs at its exit.
 
-Python calls what is registered with ``atexit`` before it ends with the code of a SystemExit, and tells it
-nothing of that. So the main thread's outermost frame is traced, from the moment when the workers are asked to
-stop: a SystemExit that leaves it has the code. Until then nothing is traced, and from then on only the save
+Python calls what is registered with ``atexit`` before it ends with the code of a SystemExit, and does not
+give it the code. So the main thread's outermost frame is traced, from the moment when the workers are asked
+to stop: a SystemExit that leaves it has the code. Before that nothing is traced, and after that only the save
 is slower, by a fraction of a microsecond for each call of a function."""
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 
 class ScriptEnd:
-    """Looks at how the script ends from now on. Where a debugger traces, or in another thread than the main
-    one, only exceptions that Python reports are known."""
+    """Watches from now on how the script ends. If a debugger traces, or outside of the main thread, it knows
+    only exceptions that Python reports."""
 
     def __init__(self) -> None:
         self._raised: BaseException | None = None
@@ -26,23 +26,23 @@ class ScriptEnd:
         frame = sys._getframe()
         while frame.f_back is not None:
             frame = frame.f_back
-        frame.f_trace, frame.f_trace_lines = self._look, False
+        frame.f_trace, frame.f_trace_lines = self._trace, False
         sys.settrace(lambda *_: None)
 
     def is_good(self) -> bool:
-        """Whether the script ends with 0; to be asked when it does."""
+        """Whether the script ends with 0; call it at its exit."""
         if getattr(sys, "last_value", None) is not None:
             return False
         return self._code is None or (isinstance(self._code, int) and self._code == 0)
 
-    def _look(self, frame: FrameType, event: str, found: Any) -> Any:
+    def _trace(self, frame: FrameType, event: str, found: Any) -> Any:
         if event == "exception":
             self._raised = found[1]
         elif event == "return" and isinstance(self._raised, SystemExit) and not _returns(frame):
             self._code = self._raised.code
-        return self._look
+        return self._trace
 
 
 def _returns(frame: FrameType) -> bool:
-    """Whether this frame is left by a return, and not by an exception."""
+    """Whether this frame ends by a return, and not by an exception."""
     return opcode.opname[frame.f_code.co_code[frame.f_lasti]].startswith("RETURN")

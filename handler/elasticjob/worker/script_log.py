@@ -1,8 +1,8 @@
-"""Messages of what runs in the training script itself, as saves and resumes of checkpoints.
+"""Logs what happens in the training script itself, such as saves and resumes of checkpoints.
 
-Python shows nothing below a warning unless the script configures logging, and few scripts do: a job that
-finds its training finished would end without a word. So an INFO message that no handler would get goes to
-stderr. A script that configures logging decides alone what is shown.
+Python shows nothing below a warning unless the script configures logging, and few scripts do: a job whose
+training is finished already would end without a message. So an INFO message that no handler would get goes to
+stderr. If a script configures logging, that alone decides what is shown.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ else:
 
 
 class ScriptLog(_Adapter):
-    """The logger of this name, whose INFO messages are seen where logging is not configured."""
+    """The logger of this name; its INFO messages are shown even if logging is not configured."""
 
     def __init__(self, name: str) -> None:
         super().__init__(logging.getLogger(name), {})
 
     def log(self, level: int, msg: object, *args: object, **more: Any) -> None:
-        """As ``Logger.log``."""
+        """Log as ``Logger.log`` does."""
         if level < logging.INFO or self.isEnabledFor(level) or self.hasHandlers():
             super().log(level, msg, *args, **more)
         else:

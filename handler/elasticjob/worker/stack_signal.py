@@ -1,12 +1,11 @@
-"""Lets a worker be asked for its stack while it trains (Linux): ``elasticjob.stacks`` asks.
+"""Makes a worker write its stack at a signal while it trains (Linux); ``elasticjob.stacks`` sends it.
 
 At a signal, Python's faulthandler writes the stack of the thread that gets it, the main thread, to a file in
 memory. That needs neither the interpreter's lock nor the worker's help, so it works in the middle of a
-collective, and it ends nothing. Other threads are left out: to read their frames while they run may crash.
+collective, and training continues. Other threads are left out: to read their frames while they run may crash.
 
-The file has the worker's ranks in its name, which is how it is found: a warm worker's environment, as the
-kernel knows it, is that of its waiting. This module is imported with the package, hence by every worker: it
-is light.
+The file is found by its name, which has the worker's ranks: /proc shows for a warm worker the environment in
+which it waited. This module is imported with the package, hence by every worker: it is light.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ import sys
 SIGNAL = 50
 """A real-time signal (SIGRTMIN+16 where glibc takes two): scripts use SIGUSR1 and SIGUSR2 themselves."""
 PREFIX = "elasticjob-stacks"
-"""The file's name begins so; then follow the process's id, RANK and LOCAL_RANK."""
+"""The beginning of the file's name; the pid, RANK and LOCAL_RANK follow."""
 FOLDER_PREFIX = "elasticjob-steps-"
-"""Beginning of the name of a round's folder."""
+"""The beginning of the name of a round's ``$ELASTICJOB_PROGRESS_DIR``."""
 
 _ready = False
 
 
 def answer_stacks() -> None:
-    """Be ready to be asked, if torchrun has started this process as a worker. Never raises: training goes on
-    without it."""
+    """Be ready for the signal, if torchrun has started this process as a worker. Never raises: training does
+    not depend on it."""
     global _ready
     rank, local_rank = os.environ.get("RANK", ""), os.environ.get("LOCAL_RANK", "")
     if sys.platform != "linux" or _ready or not rank.isdigit() or not local_rank.isdigit():

@@ -1,14 +1,14 @@
 """``should_stop`` and ``stop_here``: the script leaves a round that is to end at a step that all ranks share.
 
 Two files in ``$ELASTICJOB_PROGRESS_DIR`` are mapped into memory, each a single number of 64 bits, aligned, so
-that it is stored and loaded in one piece. ``asked`` is written by the agent: 0 while nothing is asked,
-``HOLD`` while the members agree on a step, then that step plus 1. ``<own_name>.stop`` is written by the
-worker, or by the process to which it leaves training (``elasticjob.workers.speakers``): the step of its last
-call, and whether it went on from there, is held there, or has stopped.
+that it is stored and loaded in one piece. The agent writes ``asked``: 0 while nothing is asked, ``HOLD``
+while the members agree on a step, then that step plus 1. The worker, or the process to which it leaves
+training (``elasticjob.workers.speakers``), writes ``<own_name>.stop``: the step of its last call, and whether
+it continued from there, is held there, or has stopped.
 
-A worker stores its step before it looks at what is asked, so whatever it goes on from after the agent has
-asked for a hold is known to the agent a moment later (``elasticjob.drain.agreement``). This module is
-imported with the package, hence by every worker and by torchrun: it is light.
+A worker stores its step before it reads ``asked``. So if it continues from a step after the agent has asked
+for a hold, the agent knows that step a moment later (``elasticjob.drain.agreement``). This module is imported
+with the package, hence by every worker and by torchrun: it is light.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ if TYPE_CHECKING:  # type checkers take it for True; the import of typing would 
 
     from elasticjob.worker.script_end import ScriptEnd
 
-    Word = memoryview[int] | list[int]
+    SharedInt = memoryview[int] | list[int]
 
 ASKED_FILE = "asked"
 STOP_SUFFIX = ".stop"
 WORD_BYTES = 8
 NOTHING_ASKED, HOLD = 0, -1
 GOES_ON, HELD, STOPPED = 1, 2, 3
-"""What a worker does at its step, in the two low bits of its number."""
+"""The state of a worker at its step, in the two low bits of its number."""
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.0005, 0.02
-"""Seconds between two looks of a worker that is held."""
+"""Seconds between two reads of ``asked`` by a worker that is held."""
 
 
 def should_stop(step: int) -> bool:
@@ -73,8 +73,8 @@ def stop_here() -> NoReturn:
     """Wait until torchrun ends this process; call it when the checkpoint is saved that ``should_stop`` has
     asked for.
 
-    It waits first until the saves of ``elasticjob.checkpoint`` are complete, and raises what they raise. A
-    script that leaves its loop and comes to its end with exit code 0 waits there, too. Raises RuntimeError if
+    It first waits until the saves of ``elasticjob.checkpoint`` are complete, and raises what they raise. A
+    script that leaves its loop and ends with exit code 0 waits at its end, too. Raises RuntimeError if
     ``should_stop`` has not returned True."""
     if _link is None or not _link.stopping:
         raise RuntimeError(
@@ -90,20 +90,20 @@ def is_stopping() -> bool:
 
 
 def finish_first(work: Callable[[], None]) -> None:
-    """Let ``stop_here`` call this before it says that the worker has stopped: it ends what would be cut off,
-    a save in another thread, or raises. ``finished`` takes it back."""
+    """Let ``stop_here`` call ``work`` before it says that the worker has stopped: it waits for what would be
+    cut off, a save in another thread, or raises. ``finished`` takes it back."""
     _to_finish[work] = None
 
 
 def finished(work: Callable[[], None]) -> None:
-    """Nothing of it is left that could be cut off."""
+    """Take ``work`` back: nothing is left that could be cut off."""
     _to_finish.pop(work, None)
 
 
 class Link:
-    """The two numbers of one worker. Without a folder nothing is asked, and what is said goes nowhere."""
+    """The two numbers of one worker. Without a folder they are not shared, and nothing is ever asked."""
 
-    def __init__(self, mine: Word, asked: Word) -> None:
+    def __init__(self, mine: SharedInt, asked: SharedInt) -> None:
         self.mine = mine
         self.asked = asked
         self.stopping = False
@@ -112,7 +112,8 @@ class Link:
         self._step = 0
 
     def must_stop(self, step: int) -> bool:
-        """Something is asked: wait while the members agree, then say whether this is the step, or beyond."""
+        """Something is asked: wait while the members agree, then return whether ``step`` is the agreed one or
+        later."""
         self.mine[0] = step << 2 | HELD
         pause = SHORTEST_PAUSE
         while self.asked[0] == HOLD and os.getppid() == self._parent:
@@ -132,10 +133,10 @@ class Link:
         return False
 
     def stop(self) -> NoReturn:
-        """Say that this worker has stopped, and wait for its end. Raises what keeps it from that."""
+        """Say that this worker has stopped, and wait for its end. Raises what the saves raise."""
         for work in list(_to_finish):
             work()
-        _end_when_told()
+        _end_at_sigterm()
         sys.stdout.flush()
         self.mine[0] = self._step << 2 | STOPPED
         while os.getppid() == self._parent:
@@ -143,13 +144,13 @@ class Link:
         raise SystemExit("torchrun has ended; this worker had stopped for a planned change")
 
     def _at_exit(self) -> None:
-        """The script has left its loop: an end with exit code 0 would count as its success. Another one is a
-        failure, and so is a save that fails now."""
+        """The script has left its loop and ends. Exit code 0 would count as success, so wait in that case;
+        another one is a failure, and so is a save that fails now."""
         if self._end is None or not self._end.is_good() or self.mine[0] & 3 == STOPPED:
             return
         try:
             self.stop()
-        except Exception:  # noqa: BLE001  # whatever it is: Python would end with 0 all the same
+        except Exception:  # noqa: BLE001  # Python would end with 0 in any case
             import traceback
 
             traceback.print_exc()
@@ -157,9 +158,9 @@ class Link:
             os._exit(1)
 
 
-def _end_when_told() -> None:
-    """A handler of SIGTERM that only sets a flag would be called, and nobody would look at the flag any
-    more."""
+def _end_at_sigterm() -> None:
+    """Let SIGTERM end this process: the script's own handler may only set a flag, which would no longer be
+    read."""
     import signal
     import threading
 
@@ -193,7 +194,7 @@ def _open() -> Link:
 
 
 def map_word(path: str, flags: int) -> memoryview[int]:
-    """Map a file of one number; a file that is made for it holds 0. Raises OSError and ValueError."""
+    """Map a file of one number; a new file holds 0. Raises OSError and ValueError."""
     descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
     try:
         if flags & os.O_CREAT:
@@ -204,7 +205,7 @@ def map_word(path: str, flags: int) -> memoryview[int]:
 
 
 def _forked() -> None:
-    """A process that was forked shares the mapping: its own steps go into a file of its own."""
+    """A process that was forked shares the mapping: its steps go into a file of its own."""
     global _link
     _to_finish.clear()
     if _link is not None:

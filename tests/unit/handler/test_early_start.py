@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="warm workers ar
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGE = Path(elasticjob.__file__).parent
-SITE = PACKAGE / "early_site"
+SITE = PACKAGE / "warm" / "early_site"
 PLENTY = Memory(1 << 40, 1 << 40)
 SAYS_WHEN = """\
 import time

@@ -192,7 +192,7 @@ def test_a_guard_that_kills_what_is_left_of_the_workers_leaves_those_that_wait_a
     (waits,) = scene.warm.idle_pids()
     agent: Any = Agent(2)
     core, left = joined(ROUND), RoundWorkers(agent)
-    core.take_step()
+    core.take_action()
     agent.start({1: worker.pid})
     guard = WorkerTerminator(core, 0.1, lambda: left)
     guard.kill_in_time()

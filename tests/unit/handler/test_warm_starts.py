@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from devcluster.wait import wait_for
-from elasticjob.warm.boot import COLD, GONE, MODULE, READY, SCRIPT, UNUSABLE, WARM
+from elasticjob.warm.boot.page import COLD, GONE, MODULE, READY, SCRIPT, UNUSABLE, WARM
 from elasticjob.warm.eligibility import IMPORTS, OPTIMIZER_IMPORT, Start
 from elasticjob.warm.interpreter import WarmInterpreter, works
 

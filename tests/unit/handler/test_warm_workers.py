@@ -119,7 +119,7 @@ def test_the_next_round_s_workers_are_warm_and_torch_sees_no_difference(tmp_path
         text = torchrun.text()
         assert "a local worker failed: killed by SIGKILL" in text
         assert 'raise ValueError("again")' in text
-        assert "warm_boot" not in text
+        assert "warm/boot" not in text
         found = re.search(r"workers started warm: (\d), cold: (\d)", text)
         assert found is not None, text
         assert int(found[1]) >= 4

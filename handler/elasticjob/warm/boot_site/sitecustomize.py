@@ -1,21 +1,25 @@
 """What Python's ``site`` runs at the end of its start, in interpreters that are made beforehand: this folder
-is the first of their PYTHONPATH. Everything is in ``boot.py`` (docs/internals/warm-workers.md)."""
+is the first of their PYTHONPATH. The rest is in ``elasticjob/warm/boot`` (docs/internals/warm-workers.md)."""
 
+import importlib
 import os
 import sys
 
 _folder = os.path.dirname(os.path.abspath(__file__))
-_path = os.path.join(os.path.dirname(_folder), "boot.py")
-_names: "dict[str, object]" = {"__name__": "elasticjob_warm_boot", "__file__": _path}
+_boot = os.path.join(os.path.dirname(_folder), "boot")
+_name = "elasticjob_warm_boot"  # not by its own name: that would import elasticjob
 try:
-    with open(_path, "rb") as _file:
-        exec(compile(_file.read(), _path, "exec"), _names)
-    _run = _names["run"]
+    _package = sys.modules[_name] = type(sys)(_name)
+    _package.__path__ = [_boot]
+    _run = importlib.import_module(f"{_name}.start").run
+    for _module in [one for one in sys.modules if one.startswith(_name)]:
+        del sys.modules[_module]
+    sys.path_importer_cache.pop(_boot, None)
 except BaseException:
     if "ELASTICJOB_WARM" in os.environ:
         os._exit(70)  # else the script would run now, before there is a worker to be
     raise
-_found = _run(_folder)  # type: ignore[operator]
+_found = _run(_folder)
 if _found is None:
     # As if there was no such file: site lets this one pass, and no module of this name stays.
     raise ImportError("no sitecustomize", name="sitecustomize")

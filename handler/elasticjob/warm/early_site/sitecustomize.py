@@ -1,6 +1,7 @@
-"""What Python's ``site`` runs at its start where this folder is in PYTHONPATH: in a torchrun with warm
-workers ``elasticjob.warm.early_start``; in every other process only the ``sitecustomize`` that would have run
-without this one (docs/internals/warm-workers.md)."""
+"""Runs at the start of each Python that has this folder in PYTHONPATH (docs/internals/warm-workers.md).
+
+In a torchrun with warm workers it calls ``elasticjob.warm.early_start``. In every process it runs the
+``sitecustomize`` that would have run without this one."""
 
 import os
 import sys
@@ -25,7 +26,7 @@ if any(_word.endswith(_torchruns) for _word in sys.orig_argv[1:5]):
         from elasticjob.warm.early_start import begin
 
         begin(sys.orig_argv)
-    except Exception:  # noqa: BLE001 - torchrun starts all the same
+    except Exception:  # noqa: BLE001 - torchrun starts anyway
         pass
 if _missing is not None:
     raise _missing

@@ -1,5 +1,5 @@
-"""Runs the round kernel on a job's round: makes a ``Look`` of status, pods and Leases, and takes its result
-into status and evidence.
+"""Runs the round kernel on a job's round: makes a ``RoundView`` of status, pods and Leases, and takes its
+result into status and evidence.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
-from elasticjob.rounds.state import Finding, Heard, Look, Member, RoundState
+from elasticjob.rounds.state import Finding, Heard, Member, RoundState, RoundView
 from elasticjob_operator.plan.losses import excluded_nodes
 from elasticjob_operator.plan.state.evidence import Evidence
 from elasticjob_operator.plan.state.pass_state import Pass
@@ -17,10 +17,10 @@ from elasticjob_operator.plan.state.status import JobStatus, ParticipantStatus
 
 
 @contextmanager
-def look(p: Pass) -> Iterator[Look]:
+def look(p: Pass) -> Iterator[RoundView]:
     """A look at the round of this pass. What the kernel makes of it is in the status afterwards."""
     before = round_state(p.status)
-    one = Look(
+    one = RoundView(
         state=before,
         limits=p.job.spec.limits,
         waits=p.waits,
@@ -83,7 +83,7 @@ def _taken_over(entry: ParticipantStatus, before: Member, after: Member) -> Part
     return replace(entry, state=state, message=after.message)
 
 
-def _take_over(p: Pass, before: RoundState, one: Look) -> None:
+def _take_over(p: Pass, before: RoundState, one: RoundView) -> None:
     after = one.state
     for place, why in one.avoid:
         excluded_nodes.exclude(p, place, why)

@@ -31,6 +31,9 @@ def seen():
         "frames": [frame.function for frame in inspect.stack()],
         "meta_path": [getattr(one, "__name__", type(one).__name__) for one in sys.meta_path],
         "torch is imported": [name in sys.modules for name in ("torch", "numpy", "sympy", "sitecustomize")],
+        "elasticjob": sorted(
+            name for name in {*sys.modules, *sys.path_importer_cache} if "elasticjob" in name
+        ),
         "path": list(sys.path),
         "path hooks": [str(one).partition(" at ")[0] for one in sys.path_hooks],
         "argv": sys.argv,
