@@ -32,7 +32,6 @@ from benchmarks.plan import (
     STEADY,
     TASK_SECONDS,
     TOTAL_SECONDS,
-    TRACE,
     WHATS,
     WORKER_START,
     Task,
@@ -58,8 +57,6 @@ def main() -> None:
         _scale(arguments)
     if NOTICING in arguments.what or STEADY in arguments.what:
         _wait_and_see(arguments)
-    if TRACE in arguments.what:
-        _trace(arguments)
     if not tasks:
         return
     with contextlib.ExitStack() as stack:
@@ -82,12 +79,12 @@ def main() -> None:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.partition("\n")[0])
-    known = (*WHATS, SCALE, BREAKDOWN, NOTICING, STEADY, TRACE)
+    known = (*WHATS, SCALE, BREAKDOWN, NOTICING, STEADY)
     parser.add_argument(
         "--what",
         type=arguments.words(known),
         default=(*WHATS, SCALE),
-        help=f"of {','.join(known)}; default: all but {BREAKDOWN}, {NOTICING}, {STEADY} and {TRACE}",
+        help=f"of {','.join(known)}; default: all but {BREAKDOWN}, {NOTICING} and {STEADY}",
     )
     parser.add_argument(
         "--n", type=arguments.sizes, help=f"participants, default {','.join(map(str, SIZES))}"
@@ -117,13 +114,6 @@ def _scale(arguments: argparse.Namespace) -> None:
     others = arguments.n or scale.OTHERS_SIZES if "c10d" in arguments.backend else ()
     what = scale.Extent(ours=ours, others={"c10d": others}, rejoins=arguments.runs or scale.REJOINS)
     scale.run(what, arguments.out)
-
-
-def _trace(arguments: argparse.Namespace) -> None:
-    from benchmarks import trace
-
-    trace.run(arguments.out, arguments.n or trace.SIZES, arguments.runs or trace.RUNS)
-    print(f"\n{(arguments.out / 'trace.md').read_text()}")
 
 
 def _wait_and_see(arguments: argparse.Namespace) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from benchmarks import breakdown_plot, plot, scale_plot, trace_plot
+from benchmarks import breakdown_plot, plot, scale_plot
 from benchmarks.breakdown import Breakdown
 from benchmarks.results import Results
 from benchmarks.scale_results import Samples
-from benchmarks.trace import Traces
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -27,7 +26,6 @@ def draw(out: Path) -> None:
     scale_plot.plot(Samples.read(RESULTS / "scale.json"), out / "scale.png")
     for name in ("breakdown", "breakdown-without-optimizer"):
         breakdown_plot.plot(Breakdown.read(RESULTS / f"{name}.json"), out / f"{name}.png")
-    trace_plot.plot(Traces.read(RESULTS / "trace.json"), out / "trace.png")
 
 
 if __name__ == "__main__":

@@ -32,8 +32,6 @@ NOTICING = "noticing"
 """Measured only when it is asked for, with files of its own: see `benchmarks.noticing`."""
 STEADY = "steady"
 """Measured only when it is asked for, with files of its own: see `benchmarks.steady`."""
-TRACE = "trace"
-"""Measured only when it is asked for, with files of its own: see `benchmarks.trace`."""
 BACKENDS = ("k8s", "c10d")
 
 SIZES = (2, 8, 32, 64, 128)

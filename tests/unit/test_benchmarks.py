@@ -14,7 +14,6 @@ from benchmarks.drain import table as drain_table
 from benchmarks.plan import BACKENDS, SIZES, WHATS, in_turns, plan
 from benchmarks.plot import plot
 from benchmarks.results import JOB_DIED, STORE_SHARING_OFF, TIMEOUT, Key, Outcome, Results
-from benchmarks.script_calls import measure
 from benchmarks.table import ratio, table
 from benchmarks.warm_cost import Pair
 from benchmarks.warm_cost import table as cost_table
@@ -153,14 +152,6 @@ class TestPlan:
         turns = in_turns(plan(["join"], [2, 8], 2, BACKENDS))
         order = [(task.n, task.backend) for task in turns if task.variant == ""]
         assert order == [(n, backend) for n in (2, 8) for _ in range(2) for backend in BACKENDS]
-
-
-def test_calls_of_a_script_are_timed_with_steps_that_grow() -> None:
-    seen: list[int] = []
-    times = measure(seen.append, calls=5, runs=2)
-    assert seen == list(range(1, 11))
-    assert len(times) == 2
-    assert min(times) > 0
 
 
 def test_the_cost_of_warm_workers_is_the_ratio_of_runs_that_took_turns() -> None:
