@@ -38,7 +38,7 @@ from benchmarks.plan import (
     in_turns,
     plan,
 )
-from benchmarks.results import JOB_DIED, OK, STANDBY, STORE_SHARING_OFF, TIMEOUT, Key, Outcome, Results
+from benchmarks.results import JOB_DIED, OK, STANDBY, STORE_SHARING_OFF, TIMEOUT, Outcome, Samples
 from benchmarks.table import table
 from benchmarks.zygote import Zygote
 
@@ -71,10 +71,10 @@ def main() -> None:
             plane = stack.enter_context(ControlPlane())
             version = plane.version
             backends |= {("k8s", variant): K8s(plane, variant) for variant in ("", STANDBY)}
-        results = Results(environment(version))
-        _run(zygote, tasks, backends, results, arguments.out, thrifty=arguments.runs is None)
-    _write(results, arguments.out, picture=True)
-    print(f"\n{table(results)}\nwritten to {arguments.out}")
+        samples = Samples(environment(version))
+        _run(zygote, tasks, backends, samples, arguments.out, thrifty=arguments.runs is None)
+    _write(samples, arguments.out, picture=True)
+    print(f"\n{table(samples)}\nwritten to {arguments.out}")
 
 
 def _parse() -> argparse.Namespace:
@@ -137,7 +137,7 @@ def _run(
     zygote: Zygote,
     tasks: Sequence[Task],
     backends: Mapping[tuple[str, str], Backend],
-    results: Results,
+    samples: Samples,
     out: Path,
     *,
     thrifty: bool,
@@ -156,11 +156,11 @@ def _run(
             failure = TIMEOUT if isinstance(error, TimeoutError) else JOB_DIED
             outcomes = {what: Outcome(None, failure, str(error)) for what in task.whats}
         for what, outcome in outcomes.items():
-            results.add(Key(what, task.backend, task.variant, task.n), outcome)
+            samples.add(outcome.sample(what, task.backend, task.n, task.variant))
             _say(what, task, outcome)
         spent[task] = spent.get(task, 0.0) + time.monotonic() - started
-        results.environment["minutes"] = round((time.monotonic() - began) / 60, 1)
-        _write(results, out, picture=False)
+        samples.environment["minutes"] = round((time.monotonic() - began) / 60, 1)
+        _write(samples, out, picture=False)
 
 
 def _measure(zygote: Zygote, task: Task, backend: Backend) -> dict[str, Outcome]:
@@ -179,13 +179,13 @@ def _measure(zygote: Zygote, task: Task, backend: Backend) -> dict[str, Outcome]
     return {what: outcome for what, outcome in found.items() if what in task.whats and outcome is not None}
 
 
-def _write(results: Results, out: Path, *, picture: bool) -> None:
-    results.write(out / "results.json")
-    (out / "table.md").write_text(table(results))
+def _write(samples: Samples, out: Path, *, picture: bool) -> None:
+    samples.write(out / "results.json")
+    (out / "table.md").write_text(table(samples))
     if picture:
-        from benchmarks.plot import plot
+        from benchmarks.pictures import plot
 
-        plot(results, out / "plot.png")
+        plot(samples, out / "plot.png")
 
 
 def _say(what: str, task: Task, outcome: Outcome) -> None:

@@ -36,11 +36,11 @@ from benchmarks.breakdown import (
     Worker,
     pause,
 )
-from benchmarks.breakdown_plot import plot
 from benchmarks.breakdown_table import table
 from benchmarks.c10d import C10d
 from benchmarks.environment import environment
 from benchmarks.k8s import ControlPlane, K8s, K8sSession, audit_event
+from benchmarks.pictures import plot_breakdown
 from benchmarks.results import JOB_DIED, STORE_SHARING_OFF, TIMEOUT
 from benchmarks.torchruns import (
     KILL_TIMEOUT_SECONDS,
@@ -198,7 +198,7 @@ def _add(breakdown: Breakdown, backend: str, variant: str, n: int, take: Take) -
 def _write(breakdown: Breakdown, out: Path) -> None:
     breakdown.write(out / "breakdown.json")
     (out / "breakdown.md").write_text(table(breakdown))
-    plot(breakdown, out / "breakdown.png")
+    plot_breakdown(breakdown, out / "breakdown.png")
 
 
 # -- torchruns that the benchmark starts -------------------------------------------------------------------

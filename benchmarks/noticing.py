@@ -23,7 +23,7 @@ from benchmarks.crew import Answers, Crew, collect, start_zygote
 from benchmarks.markdown import document, spread
 from benchmarks.measures import call_together, start_crew
 from benchmarks.participant import CallOnNotice
-from benchmarks.results import JOB_DIED, OK, Key, Outcome, Results
+from benchmarks.results import JOB_DIED, OK, Outcome, Samples
 from benchmarks.table import column_name
 from benchmarks.zygote import Zygote
 from devcluster.proxy import TcpProxy
@@ -47,7 +47,7 @@ def run(
 
     c10d, which goes on for the whole minute each time, is measured once.
     """
-    results = Results(versions)
+    samples = Samples(versions)
     faults: dict[str, Callable[[Zygote, Backend, int], Outcome]] = {
         DEAD_AGENT: dead_agent,
         SILENT_NODE: silent_node,
@@ -58,14 +58,14 @@ def run(
                 for name, backend in backends.items():
                     for _ in range(1 if name == "c10d" else runs):
                         outcome = measure(zygote, backend, n)
-                        results.add(Key(what, name, "", n), outcome)
+                        samples.add(outcome.sample(what, name, n))
                         figure = outcome.outcome if outcome.seconds is None else f"{outcome.seconds:.2f} s"
                         print(f"{what:18} n={n:<4} {name:24} {figure} {outcome.detail}", flush=True)
-                        results.write(out / "noticing.json")
-                        (out / "noticing.md").write_text(table(results))
+                        samples.write(out / "noticing.json")
+                        (out / "noticing.md").write_text(table(samples))
 
 
-def table(results: Results) -> str:
+def table(samples: Samples) -> str:
     """Medians and spread, and the goal."""
     goals = {
         DEAD_AGENT: ("dead agent: SIGKILL, nobody updates its pod's status", "3 s"),
@@ -73,8 +73,8 @@ def table(results: Results) -> str:
     }
     rows = []
     for what, (title, goal) in goals.items():
-        for n in results.sizes(what):
-            cells = [spread(results.summary(Key(what, backend, "", n))) for backend in ("k8s", "c10d")]
+        for n in samples.sizes(what):
+            cells = [spread(samples.summary(what, n, backend)) for backend in ("k8s", "c10d")]
             rows.append([title, str(n), *cells, goal])
     header = ["what", "N", column_name("k8s", ""), column_name("c10d", ""), "target"]
     return document(

@@ -24,8 +24,7 @@ from benchmarks.environment import environment
 from benchmarks.k8s import ControlPlane, K8s, K8sSession
 from benchmarks.meter import Meter
 from benchmarks.plan import JOIN, REJOIN
-from benchmarks.results import JOB_DIED, OK, TIMEOUT, Outcome
-from benchmarks.scale_results import Sample, Samples
+from benchmarks.results import JOB_DIED, OK, TIMEOUT, Outcome, Sample, Samples
 from benchmarks.scale_table import missed_aims, table
 from benchmarks.swarm import Round, Swarm, SwarmError
 from benchmarks.zygote import Zygote
@@ -154,7 +153,7 @@ def others(zygote: Zygote, backend: Backend, sizes: Sequence[int], samples: Samp
             rejoin = None
         for what, outcome in ((JOIN, join), (REJOIN, rejoin)):
             if outcome is not None:
-                _say(samples, Sample(what, backend.name, n, outcome.seconds, outcome.outcome, outcome.detail))
+                _say(samples, outcome.sample(what, backend.name, n))
         if join.outcome != OK:
             return
 
@@ -164,9 +163,9 @@ def write(samples: Samples, out: Path, *, picture: bool) -> None:
     samples.write(out / "scale.json")
     (out / "scale.md").write_text(table(samples))
     if picture:
-        from benchmarks.scale_plot import plot
+        from benchmarks.pictures import plot_scale
 
-        plot(samples, out / "scale.png")
+        plot_scale(samples, out / "scale.png")
 
 
 def one_round(what: str, n: int, session: K8sSession, swarm: Swarm, meter: Meter) -> Sample:
