@@ -379,6 +379,7 @@ def test_flow_schema_is_the_one_that_is_measured(helm: Helm) -> None:
 
 
 @pytest.mark.parametrize("name", VALUES)
+# shows: it is taken over
 def test_no_role_has_a_wildcard_or_a_secret(helm: Helm, name: str) -> None:
     roles = [one for one in objects(helm.template(VALUES[name])) if one["kind"] in ROLES]
     assert roles
@@ -405,6 +406,7 @@ def test_with_namespaces_nothing_is_cluster_wide(helm: Helm) -> None:
 
 
 @pytest.mark.parametrize("release", ["mnist", "mnist-elasticjob", "x" * 39, "x" * 30 + "-elasticjob"])
+# shows: a job is named so that it owns what the operator has
 def test_nothing_is_named_like_what_a_job_owns(helm: Helm, release: str) -> None:
     """The operator would write a job's Role over its own, and lose its rights to that job's creator."""
     values = {**VALUES["watch-namespaces"], "fullnameOverride": ""}
