@@ -117,7 +117,7 @@ def _scale(arguments: argparse.Namespace) -> None:
 
 
 def _wait_and_see(arguments: argparse.Namespace) -> None:
-    """Losses that only heartbeats can tell, and the API server's load when there are none."""
+    """Losses that only heartbeats show, and the API server's load while nothing is lost."""
     from benchmarks import noticing, steady
     from benchmarks.k8s import ControlPlane, K8s
 

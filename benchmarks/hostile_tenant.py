@@ -32,7 +32,7 @@ ASKING, SILENT = 40, 300
 _AT_ONCE = 8
 _TEMPLATE_BYTES = 127 * 1024
 _WORDS = 200_000
-"""Of a command: 12 MB as Python objects."""
+"""The length of a command: 12 MB as Python objects."""
 _PAUSE_SECONDS = 0.05
 _HALF = b"GET /metrics HTTP/1.1\r\nHost: x\r\n"
 

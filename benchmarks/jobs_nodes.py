@@ -146,7 +146,7 @@ class Seat:
         announces, self._announces = self._announces, False
         answer = await self._nodes.persist(what, "PATCH", path + query, body, kind)
         if answer is None:
-            # Somebody else has written the Lease, or it is gone: it is taken over, as the handler does.
+            # Another client has written the Lease, or it is gone: it is taken over, as the handler does.
             self._version, self._announces = "", self._announces or announces
             await asyncio.sleep(_PAUSE_SECONDS)
             self._wanted.set()
@@ -195,7 +195,7 @@ class Nodes:
         """Milliseconds, by what was asked; the wait for a connection included."""
         self._tasks: list[asyncio.Task[None]] = []
         self._ending: dict[str, asyncio.Task[None]] = {}
-        """By UID: pods on their way out."""
+        """Pods on their way out, by UID."""
 
     def start(self) -> None:
         """Watch jobs, pods and Leases."""

@@ -73,7 +73,7 @@ class Operator:
                 await asyncio.sleep(0.05)
 
     def kill(self) -> None:
-        """At once, without a word."""
+        """Kill it, without a shutdown."""
         self._process.kill()
         self._process.wait()
 
@@ -87,7 +87,7 @@ class Sample:
     operator_mebibytes: float
     apiserver_cpu: float
     ours_cpu: float
-    """Of operator, control plane and this process."""
+    """The CPU time of operator, control plane and this process."""
     machine_cpu: float
 
 

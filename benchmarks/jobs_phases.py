@@ -37,10 +37,10 @@ STORM = 50
 _SAY_SECONDS = 10.0
 _PAUSE_SECONDS = 0.3
 _AGAIN_SECONDS = 60.0
-"""At least so long after one loss of a job comes its next: before, it would wait for its pause."""
+"""The least time between two losses of a job: earlier, it would wait for its pause."""
 _ROUND_SECONDS = 120.0
 _SETTLE_SECONDS = 190.0
-"""After the deletion: what the operator gives back, it gives back within this time."""
+"""How long to wait after the deletion: within this time the operator gives memory back."""
 
 Figures = dict[str, Any]
 
@@ -390,7 +390,7 @@ class Loss:
 
 
 def own_parts(clocks: Clocks, since: float) -> list[float]:
-    """Of passes that found a round over: milliseconds from the news to the end of the pass in which none of
+    """Milliseconds of passes that found a round over: from the news to the end of the pass in which none of
     its requests was under way, p50 and p99."""
     return quantiles([1000 * one.own for one in clocks.passes if one.broke and one.at >= since])
 
@@ -411,7 +411,7 @@ def quantiles(values: Sequence[float]) -> list[float]:
 
 
 def longest(seconds: Sequence[float]) -> float:
-    """In milliseconds."""
+    """Convert seconds to milliseconds."""
     return round(1000 * max(seconds, default=0.0), 1)
 
 

@@ -9,7 +9,7 @@ from benchmarks import markdown
 from benchmarks.jobs_phases import HOSTILE, PHASES, Figures
 
 Results = Mapping[int, Mapping[str, Figures]]
-"""By number of jobs and phase."""
+"""Figures by number of jobs and phase."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""A loss that only heartbeats can tell: nobody's collective fails, and no pod's status is updated.
+"""A loss that only heartbeats show: no collective fails, and no pod's status is updated.
 
-* dead agent: SIGKILL of one of N. Its port refuses connections; nobody writes that its container has ended.
+* dead agent: SIGKILL of one of N. Its port refuses connections; no status says that its container has ended.
 * silent node: the path to one of N loses everything, both ways, its way to the API server included.
 
 Seconds are from the fault until the last survivor learns from `num_nodes_waiting()`, asked as torchrun does,
@@ -134,13 +134,13 @@ def _judge(answers: Answers, fault: float) -> Outcome:
 
 
 def _near(seat: Seat) -> Seat:
-    """On this machine, at the address that the far end can reach."""
+    """A seat on this machine, at the address that the far end can reach."""
     return replace(seat, endpoint=_reachable(seat), local_addr=cable.NEAR)
 
 
 @contextlib.contextmanager
 def _far(seat: Seat, wire: cable.Cable) -> Iterator[Seat]:
-    """In the namespace at the far end; the API server, if there is one, is relayed to the near end."""
+    """A seat in the namespace at the far end; the API server, if there is one, is relayed to the near end."""
     environment = {**seat.environment, cable.NAMESPACE_ENV: wire.path}
     with contextlib.ExitStack() as stack:
         if "KUBERNETES_SERVICE_HOST" in environment:

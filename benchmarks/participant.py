@@ -1,4 +1,4 @@
-"""A participant's side: one process with one rendezvous handler, which does what it is told over a pipe.
+"""A participant's side: one process with one rendezvous handler, which obeys commands from a pipe.
 
 The process is forked from one that has imported torch (`benchmarks.zygote`). This module imports nothing
 heavy by itself: the benchmark's own process needs its types.
@@ -84,6 +84,6 @@ def serve(connection: Connection, seat: Seat) -> None:
             connection.send(Returned(called, time.monotonic(), info.rank, info.world_size))
     except EOFError:
         pass
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, it is the outcome
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - any error is the outcome
         traceback.print_exc()
         connection.send(Raised(f"{type(error).__name__}: {error}".splitlines()[0]))

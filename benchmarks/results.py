@@ -4,7 +4,7 @@ A file holds `{"samples": [...], "environment": {...}}`, a sample in each line. 
 its `figures`, by name. `requests` are API requests: for each participant in `results.json`, for each second
 in `steady.json`, and of all participants, watches included, in `scale.json`, which also has:
 
-* `told_seconds`: from the moment for which all were told to call to the last return
+* `told_seconds`: from the moment at which all were to call to the last return
 * `written_seconds`: from the last call to the last acknowledged announcement
 * `published_seconds`: from the last call to the first participant that sees the round
 * `seen_seconds`: from the last call to the last participant that sees the round
@@ -89,7 +89,7 @@ class Summary:
 
     @staticmethod
     def of(figures: Iterable[float | None], outcomes: Sequence[str]) -> Summary:
-        """Of the same measurement several times; None is one that did not end well."""
+        """Summarize one measurement, repeated; None is a run that did not end well."""
         good = [figure for figure in figures if figure is not None]
         return Summary(
             median=statistics.median(good) if good else None,
@@ -119,7 +119,7 @@ class Samples:
         self.all.append(sample)
 
     def of(self, what: str, n: int, backend: str, variant: str = "") -> list[Sample]:
-        """The same measurement, several times."""
+        """All samples of one measurement."""
         wanted = (what, n, backend, variant)
         return [one for one in self.all if (one.what, one.n, one.backend, one.variant) == wanted]
 

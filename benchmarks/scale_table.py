@@ -19,7 +19,7 @@ TITLES = {
 TARGETS = {REJOIN: {256: 0.5, 1000: 2.0, 4000: 8.0}, JOIN: {}}
 """Seconds that were set as the aim."""
 MAX_MEGABYTES = 300.0
-"""What the operator may have, whatever it serves."""
+"""The most that the operator may have, at any N."""
 MAX_WATCH_GROWTH = 1.1
 """Exponent of N by which the bytes of all watches may grow from one re-join to a larger one."""
 FIT_FROM = 32
@@ -101,7 +101,7 @@ def _way(samples: Samples, what: str) -> str:
 
 
 def missed_aims(samples: Samples) -> list[str]:
-    """In which of the sizes that were measured an aim was missed, in words."""
+    """A sentence for each measured size that missed an aim."""
     missed = []
     for what, aims in TARGETS.items():
         for n, seconds in samples.curve(what, "k8s"):

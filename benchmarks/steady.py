@@ -6,16 +6,15 @@ that is opened again counts when it begins.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import markdown
-from benchmarks.crew import Crew, start_zygote
+from benchmarks.crew import start_zygote
 from benchmarks.k8s import ControlPlane, K8s
 from benchmarks.markdown import document, number
-from benchmarks.measures import call_together, start_crew
+from benchmarks.measures import first_round
 from benchmarks.results import OK, Outcome, Samples
 from benchmarks.zygote import Zygote
 
@@ -50,13 +49,7 @@ def target(n: int) -> float:
 
 def measure(zygote: Zygote, backend: K8s, n: int) -> Outcome:
     """Requests a second of one job over the window; `seconds` is the window."""
-    with (
-        tempfile.TemporaryDirectory() as logs,
-        backend.session(n, n) as session,
-        Crew(zygote, Path(logs)) as crew,
-    ):
-        participants = start_crew(crew, [session.seat(index) for index in range(n)])
-        first = call_together(participants, n)
+    with first_round(zygote, backend.session(n, n), n) as (session, _, _, first):
         if first.outcome != OK:
             return first
         session.settled()

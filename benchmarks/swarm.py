@@ -25,13 +25,13 @@ _PROCESS = Path(__file__).parent / "swarm_process.py"
 
 
 class SwarmError(RuntimeError):
-    """The swarm could not do what it was told; the text says what happened."""
+    """The swarm could not obey a command; the text says what happened."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """A round that all participants have joined. Times are monotonic seconds; `told` is the moment for which
-    all were told to call, `last_call` and the others are the last participant's."""
+    """A round that all participants have joined. Times are monotonic seconds; `told` is the moment at which
+    all were to call, `last_call` and the others are the last participant's."""
 
     told: float
     last_call: float
@@ -42,7 +42,7 @@ class Round:
 
     @property
     def seconds(self) -> float:
-        """From the last participant's call to the last participant's return."""
+        """Seconds from the last participant's call to the last participant's return."""
         return self.last_return - self.last_call
 
 
