@@ -11,7 +11,6 @@ import argparse
 import json
 import re
 import signal
-import statistics
 import sys
 import tempfile
 import time
@@ -24,6 +23,7 @@ from typing import Any
 from benchmarks import markdown
 from benchmarks.environment import environment
 from benchmarks.k8s import ControlPlane, K8sSession
+from benchmarks.results import Summary
 from benchmarks.zygote import QUIET
 from devcluster.wait import wait_for
 from elasticjob.contract import names
@@ -110,10 +110,7 @@ def table(changes: Sequence[Change], facts: Mapping[str, object]) -> str:
 
 
 def _spread(values: Sequence[float]) -> str:
-    if not values:
-        return ""
-    low, high = markdown.number(min(values)), markdown.number(max(values))
-    return f"{markdown.number(statistics.median(values))} ({low} to {high})"
+    return markdown.spread(Summary.of(values, []))
 
 
 def run(plane: ControlPlane, *, warm: bool) -> Iterator[Change]:
