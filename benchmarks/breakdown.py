@@ -212,7 +212,7 @@ class Pauses:
 
     @property
     def name(self) -> str:
-        """What stands in its row."""
+        """The name of its row."""
         return f"{self.backend}, {self.variant}"
 
     def add(self, shrunk: float, grown: float, came: float) -> None:
@@ -247,7 +247,7 @@ class Bar:
 
     @property
     def name(self) -> str:
-        """What stands beside the bar."""
+        """The label of the bar."""
         return f"{self.backend}, {self.variant}" if self.backend else self.variant
 
     def add(self, run: Run) -> None:

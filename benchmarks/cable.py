@@ -3,7 +3,7 @@
     this machine 198.18.77.1 -- ejbench -- far 198.18.77.2, in a namespace of its own
 
 The addresses are of the range for benchmarks (RFC 2544): they belong to no machine. Cut, each end sends to a
-hardware address that is not there: no carrier is lost, nothing is refused, no sender is told. Needs root and
+hardware address that is not there: no carrier is lost, and no sender gets an error. Needs root and
 ip(8); all of it disappears with the last process that holds the namespace.
 """
 

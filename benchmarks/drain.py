@@ -193,11 +193,11 @@ class Digits:
         return Change(kind, drains - began, ended - drains, trains - ended, redone, how)
 
     def until(self, predicate: Callable[[], object], what: str) -> None:
-        """Wait for something."""
+        """Wait until the predicate holds. Raises TimeoutError with ``what``."""
         wait_for(predicate, SECONDS, lambda: f"{what}\n{json.dumps(self._status())}", interval=POLL_SECONDS)
 
     def patch(self, **spec: object) -> None:
-        """Change the job."""
+        """Patch the job's spec."""
         self._asked("PATCH", f"{JOBS}/{self.name}", {"spec": spec}, content_type=MERGE_PATCH)
 
     def take(self, *, delete: bool) -> None:
@@ -222,7 +222,7 @@ class Digits:
         return str(pod["spec"]["nodeName"])
 
     def pods(self) -> list[Any]:
-        """Its pods."""
+        """The job's pods."""
         path = f"{PODS}?labelSelector={names.JOB_LABEL}%3D{self.name}"
         found: list[Any] = self._asked("GET", path)["items"]
         return found

@@ -168,9 +168,9 @@ class SeenJob:
         self.began = time.monotonic()
         self.trains_after: float | None = None
         self.phases: dict[tuple[int, str], float] = {}
-        """When the round Lease first said so (monotonic), by round and phase."""
+        """When the round Lease first had a phase (monotonic), by round and phase."""
         self.established: dict[int, float] = {}
-        """When the status said so, by round."""
+        """When the status first called a round established, by round."""
         self.gone = False
 
 
@@ -192,7 +192,7 @@ class Nodes:
         self.jobs: dict[Key, SeenJob] = {}
         self.counts: Counter[str] = Counter()
         self.slowest: Counter[str] = Counter()
-        """Milliseconds, by what was asked; the wait for a connection included."""
+        """Milliseconds of requests by kind, the wait for a connection included."""
         self._tasks: list[asyncio.Task[None]] = []
         self._ending: dict[str, asyncio.Task[None]] = {}
         """Pods on their way out, by UID."""
@@ -208,13 +208,13 @@ class Nodes:
         self._tasks = [asyncio.ensure_future(self._follow(path, take)) for path, take in followed]
 
     def check(self) -> None:
-        """Raise what has ended a watch, if one has."""
+        """Raise the error that has ended a watch, if there is one."""
         for task in self._tasks:
             if task.done():
                 task.result()
 
     async def aclose(self) -> None:
-        """End without a word."""
+        """End at once."""
         tasks = [
             *self._tasks,
             *self._ending.values(),

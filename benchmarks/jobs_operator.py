@@ -76,7 +76,7 @@ class Rows(Generic[T]):
         self.values = array("d")
 
     def append(self, row: T) -> None:
-        """One more."""
+        """Append a row."""
         self.values.extend(astuple(row))
 
     def __iter__(self) -> Iterator[T]:
@@ -87,7 +87,7 @@ class Rows(Generic[T]):
 
 @dataclass
 class Clocks:
-    """What was measured."""
+    """All that was measured."""
 
     at: float = 0.0
     leading_at: float = 0.0
@@ -112,7 +112,7 @@ class Clocks:
 
     @staticmethod
     def read(file: Path) -> Clocks:
-        """What `dump` wrote."""
+        """Read what `dump` wrote."""
         with file.open("rb") as source:
             head = json.loads(source.readline())
             clocks = Clocks(head["at"], head["leading_at"])

@@ -14,7 +14,7 @@ Results = Mapping[int, Mapping[str, Figures]]
 
 @dataclass(frozen=True)
 class Aim:
-    """``value`` takes it out of a figure."""
+    """The most that a figure of a phase should be; ``value`` reads the figure."""
 
     phase: str
     figure: str

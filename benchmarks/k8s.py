@@ -116,7 +116,7 @@ class ControlPlane:
         return folder
 
     def pod_environment(self) -> dict[str, str]:
-        """How a process in a pod finds the API server."""
+        """The environment in which a process in a pod finds the API server."""
         url = urlsplit(self._cluster.server)
         return {"KUBERNETES_SERVICE_HOST": str(url.hostname), "KUBERNETES_SERVICE_PORT": str(url.port)}
 

@@ -76,7 +76,7 @@ class Swarm:
 
     @property
     def pids(self) -> list[int]:
-        """The processes."""
+        """The ids of the processes."""
         return [process.pid for process, _ in self._running]
 
     def call(self, timeout: float) -> Round:
@@ -93,7 +93,7 @@ class Swarm:
         return common_round(passed, self._n, told)
 
     def usage(self) -> Usage:
-        """What all have used so far."""
+        """The use of all processes so far."""
         for _, connection in self._running:
             connection.send("usage")
         found = [answer for answer in self._answers(30.0) if isinstance(answer, Usage)]

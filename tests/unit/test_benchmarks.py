@@ -174,7 +174,7 @@ def test_planned_changes_are_told_kind_by_kind() -> None:
 def test_the_newcomer_s_table_counts_commands_and_adds_their_seconds() -> None:
     ours = [{"run": 3.0}, {"run": 5.0}, {"run": 4.0}]
     theirs = [{"apply": 1.0, "logs": 2.0}, {"apply": 2.0, "logs": 4.0}, {"apply": 3.0, "logs": 9.0}]
-    lines = newcomer.told([("elasticjob run", 0, ours), ("kubectl", 21, theirs)]).splitlines()
+    lines = newcomer.comparison([("elasticjob run", 0, ours), ("kubectl", 21, theirs)]).splitlines()
     assert [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]] == [
         ["elasticjob run", "`run`", "4.00"],
         ["elasticjob run", "1 command", "4.00"],
