@@ -32,14 +32,13 @@ from benchmarks.plan import (
     STEADY,
     TASK_SECONDS,
     TOTAL_SECONDS,
-    TRACE,
     WHATS,
     WORKER_START,
     Task,
     in_turns,
     plan,
 )
-from benchmarks.results import JOB_DIED, OK, STANDBY, STORE_SHARING_OFF, TIMEOUT, Key, Outcome, Results
+from benchmarks.results import JOB_DIED, OK, STANDBY, STORE_SHARING_OFF, TIMEOUT, Outcome, Samples
 from benchmarks.table import table
 from benchmarks.zygote import Zygote
 
@@ -58,8 +57,6 @@ def main() -> None:
         _scale(arguments)
     if NOTICING in arguments.what or STEADY in arguments.what:
         _wait_and_see(arguments)
-    if TRACE in arguments.what:
-        _trace(arguments)
     if not tasks:
         return
     with contextlib.ExitStack() as stack:
@@ -74,20 +71,20 @@ def main() -> None:
             plane = stack.enter_context(ControlPlane())
             version = plane.version
             backends |= {("k8s", variant): K8s(plane, variant) for variant in ("", STANDBY)}
-        results = Results(environment(version))
-        _run(zygote, tasks, backends, results, arguments.out, thrifty=arguments.runs is None)
-    _write(results, arguments.out, picture=True)
-    print(f"\n{table(results)}\nwritten to {arguments.out}")
+        samples = Samples(environment(version))
+        _run(zygote, tasks, backends, samples, arguments.out, thrifty=arguments.runs is None)
+    _write(samples, arguments.out, picture=True)
+    print(f"\n{table(samples)}\nwritten to {arguments.out}")
 
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.partition("\n")[0])
-    known = (*WHATS, SCALE, BREAKDOWN, NOTICING, STEADY, TRACE)
+    known = (*WHATS, SCALE, BREAKDOWN, NOTICING, STEADY)
     parser.add_argument(
         "--what",
         type=arguments.words(known),
         default=(*WHATS, SCALE),
-        help=f"of {','.join(known)}; default: all but {BREAKDOWN}, {NOTICING}, {STEADY} and {TRACE}",
+        help=f"of {','.join(known)}; default: all but {BREAKDOWN}, {NOTICING} and {STEADY}",
     )
     parser.add_argument(
         "--n", type=arguments.sizes, help=f"participants, default {','.join(map(str, SIZES))}"
@@ -119,15 +116,8 @@ def _scale(arguments: argparse.Namespace) -> None:
     scale.run(what, arguments.out)
 
 
-def _trace(arguments: argparse.Namespace) -> None:
-    from benchmarks import trace
-
-    trace.run(arguments.out, arguments.n or trace.SIZES, arguments.runs or trace.RUNS)
-    print(f"\n{(arguments.out / 'trace.md').read_text()}")
-
-
 def _wait_and_see(arguments: argparse.Namespace) -> None:
-    """Losses that only heartbeats can tell, and the API server's load when there are none."""
+    """Losses that only heartbeats show, and the API server's load while nothing is lost."""
     from benchmarks import noticing, steady
     from benchmarks.k8s import ControlPlane, K8s
 
@@ -147,7 +137,7 @@ def _run(
     zygote: Zygote,
     tasks: Sequence[Task],
     backends: Mapping[tuple[str, str], Backend],
-    results: Results,
+    samples: Samples,
     out: Path,
     *,
     thrifty: bool,
@@ -166,11 +156,11 @@ def _run(
             failure = TIMEOUT if isinstance(error, TimeoutError) else JOB_DIED
             outcomes = {what: Outcome(None, failure, str(error)) for what in task.whats}
         for what, outcome in outcomes.items():
-            results.add(Key(what, task.backend, task.variant, task.n), outcome)
+            samples.add(outcome.sample(what, task.backend, task.n, task.variant))
             _say(what, task, outcome)
         spent[task] = spent.get(task, 0.0) + time.monotonic() - started
-        results.environment["minutes"] = round((time.monotonic() - began) / 60, 1)
-        _write(results, out, picture=False)
+        samples.environment["minutes"] = round((time.monotonic() - began) / 60, 1)
+        _write(samples, out, picture=False)
 
 
 def _measure(zygote: Zygote, task: Task, backend: Backend) -> dict[str, Outcome]:
@@ -189,13 +179,13 @@ def _measure(zygote: Zygote, task: Task, backend: Backend) -> dict[str, Outcome]
     return {what: outcome for what, outcome in found.items() if what in task.whats and outcome is not None}
 
 
-def _write(results: Results, out: Path, *, picture: bool) -> None:
-    results.write(out / "results.json")
-    (out / "table.md").write_text(table(results))
+def _write(samples: Samples, out: Path, *, picture: bool) -> None:
+    samples.write(out / "results.json")
+    (out / "table.md").write_text(table(samples))
     if picture:
-        from benchmarks.plot import plot
+        from benchmarks.pictures import plot
 
-        plot(results, out / "plot.png")
+        plot(samples, out / "plot.png")
 
 
 def _say(what: str, task: Task, outcome: Outcome) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 
 def words(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
-    """A parser of words between commas, none of them unknown; of nothing, there are none."""
+    """A parser of known words between commas; an empty text has no words."""
 
     def parse(text: str) -> tuple[str, ...]:
         found = tuple(word for word in text.split(",") if word)

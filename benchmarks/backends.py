@@ -46,7 +46,7 @@ class Session(Protocol):
 
 
 class TorchSession:
-    """What sessions of torch's own backends share: one run id, and nobody around them."""
+    """What sessions of torch's own backends share: one run id, and no cluster around them."""
 
     notices = False
 
@@ -56,7 +56,7 @@ class TorchSession:
         self._run_id = uuid.uuid4().hex[:8]
 
     def lost(self, index: int) -> None:
-        """Nobody tells them."""
+        """They hear of no loss from a cluster."""
 
     def settled(self) -> None:
         """A round has nothing left to do; the pause is the one that ours gets."""

@@ -66,7 +66,7 @@ WORKER = "worker killed"
 RETURN = "shrink and return"
 MEMORY = "memory"
 WARM = ", warm"
-"""After a variant's name: with warm workers."""
+"""The end of a variant's name, if it has warm workers."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Agent:
 
 @dataclass(frozen=True)
 class Run:
-    """One kill (or, of the bare start, one start) and what was stamped; None is what nobody has stamped.
+    """One kill (or, of the bare start, one start) and what was stamped; None is what has no stamp.
 
     ``world_size`` is the number of workers of the next round, and ``marks`` holds what the cluster knew:
     ``reported``, ``broken`` and ``pod``, the making of the replacement's pod.
@@ -169,7 +169,7 @@ class Run:
         return found
 
     def path(self) -> dict[str, float]:
-        """The replacement's way, as far as it has stamps; {} if nobody was started after the kill."""
+        """The replacement's way, as far as it has stamps; {} if no torchrun was started after the kill."""
         newest = [agent for agent in self.agents if agent.is_new(self.killed)]
         if not newest:
             return {}
@@ -182,8 +182,8 @@ class Run:
 
 
 def pause(agents: Sequence[Agent], before: int, after: int, since: float) -> float | None:
-    """For how long nobody stepped when a world of ``before`` became one of ``after`` workers: from the last
-    step of the smaller or larger world to the moment when all workers of the next have ended their first.
+    """For how long no worker stepped when a world of ``before`` became one of ``after`` workers: from the
+    last step of the smaller or larger world to the end of the first step of all workers of the next.
     None while they have not. Workers of the next world were started after ``since``."""
     workers = [worker for agent in agents for worker in agent.workers]
     firsts = [at for worker in workers if (at := worker.first_step(after, since)) is not None]
@@ -212,7 +212,7 @@ class Pauses:
 
     @property
     def name(self) -> str:
-        """What stands in its row."""
+        """The name of its row."""
         return f"{self.backend}, {self.variant}"
 
     def add(self, shrunk: float, grown: float, came: float) -> None:
@@ -224,7 +224,7 @@ class Pauses:
 
 
 class Memory(NamedTuple):
-    """MiB that a torchrun with so many ``workers`` and all its processes share with no other process: while
+    """MiB that a torchrun with this many ``workers`` and all its processes share with no other process: while
     it trains, and while it stands by. ``warm``: with warm workers, when their interpreters are ready."""
 
     workers: int
@@ -235,7 +235,7 @@ class Memory(NamedTuple):
 
 @dataclass
 class Bar:
-    """The same run several times. ``phases`` and ``paths`` hold those that ended well, ``outcomes`` all."""
+    """One run, repeated. ``phases`` and ``paths`` hold those that ended well, ``outcomes`` all."""
 
     backend: str
     variant: str
@@ -247,7 +247,7 @@ class Bar:
 
     @property
     def name(self) -> str:
-        """What stands beside the bar."""
+        """The label of the bar."""
         return f"{self.backend}, {self.variant}" if self.backend else self.variant
 
     def add(self, run: Run) -> None:
@@ -258,13 +258,13 @@ class Bar:
         self.outcomes.append(OK)
 
     def medians(self) -> dict[str, float]:
-        """Of each phase; they need not add up to the median of the whole."""
+        """The median of each phase; they need not add up to the median of the whole."""
         if not self.phases:
             return {}
         return {phase: statistics.median(run.get(phase, 0.0) for run in self.phases) for phase in PHASES}
 
     def path_medians(self) -> dict[str, float]:
-        """Of each part of the replacement's way."""
+        """The median of each part of the replacement's way."""
         names = [name for name in PATH if any(name in path for path in self.paths)]
         return {name: statistics.median(path[name] for path in self.paths if name in path) for name in names}
 

@@ -36,11 +36,11 @@ from benchmarks.breakdown import (
     Worker,
     pause,
 )
-from benchmarks.breakdown_plot import plot
 from benchmarks.breakdown_table import table
 from benchmarks.c10d import C10d
 from benchmarks.environment import environment
 from benchmarks.k8s import ControlPlane, K8s, K8sSession, audit_event
+from benchmarks.pictures import plot_breakdown
 from benchmarks.results import JOB_DIED, STORE_SHARING_OFF, TIMEOUT
 from benchmarks.torchruns import (
     KILL_TIMEOUT_SECONDS,
@@ -149,7 +149,7 @@ def _returns(ours: K8s | None, n: int, backends: Sequence[str]) -> Iterator[tupl
 
 
 def _weigh(breakdown: Breakdown, ours: K8s, workers: int, *, warm: bool) -> None:
-    """What a torchrun with so many workers and one that stands by share with no other process."""
+    """What a torchrun of ``workers`` and one that stands by share with no other process."""
     with started_torchruns(traced=True) as torchruns, ours.session(1, 1, extra=1) as session:
         start(torchruns, seat_of(session, 0, warm=warm), 0, workers)
         _await_run(torchruns, 0.0, workers, time.monotonic() + START_TIMEOUT_SECONDS)
@@ -198,7 +198,7 @@ def _add(breakdown: Breakdown, backend: str, variant: str, n: int, take: Take) -
 def _write(breakdown: Breakdown, out: Path) -> None:
     breakdown.write(out / "breakdown.json")
     (out / "breakdown.md").write_text(table(breakdown))
-    plot(breakdown, out / "breakdown.png")
+    plot_breakdown(breakdown, out / "breakdown.png")
 
 
 # -- torchruns that the benchmark starts -------------------------------------------------------------------
@@ -244,7 +244,7 @@ def _standby_of_ours(ours: K8s, n: int, *, warm: bool = False) -> Run:
 
 
 def _worker_killed(backend: Backend, n: int, workers: int, *, warm: bool = False) -> Run:
-    """One worker of N torchruns with so many each; the torchruns and their pods stay."""
+    """Kill one worker of N torchruns, which have this many each; the torchruns and their pods stay."""
     with started_torchruns(traced=True) as torchruns, backend.session(n, n) as session:
         for index in range(n):
             start(torchruns, seat_of(session, index, warm=warm), index, workers)
@@ -262,8 +262,8 @@ def _worker_killed(backend: Backend, n: int, workers: int, *, warm: bool = False
 
 
 def _shrink_and_return(backend: K8s | C10d, n: int, *, warm: bool = False) -> tuple[float, float, float]:
-    """From the kill to the next step of N - 1; their pause when another torchrun has come; and how long that
-    took from its start."""
+    """Seconds from the kill to the next step of N - 1; their pause when another torchrun has come;
+    and the time from its start."""
     if isinstance(backend, K8s):
         at_once = {"rendezvous": {"lastCallTimeoutSeconds": 0}, "scaling": {"scaleUpDelaySeconds": 0}}
         session_of: contextlib.AbstractContextManager[Session] = backend.session(n, n - 1, 1, at_once)

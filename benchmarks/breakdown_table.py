@@ -77,7 +77,7 @@ def _pauses_table(breakdown: Breakdown) -> str:
 
 
 def title(breakdown: Breakdown, n: int) -> str:
-    """What N is."""
+    """What N counts, for a heading."""
     one_pod = all(WORKER in bar.variant for bar in breakdown.bars if bar.n == n)
     return f"{n} workers of one torchrun" if one_pod else f"{n} torchruns"
 
@@ -101,7 +101,7 @@ def _phases_table(breakdown: Breakdown, n: int) -> str:
 
 
 def _ours_beside(breakdown: Breakdown, bar: Bar) -> Bar | None:
-    """Our bar that a bar of c10d is compared with."""
+    """The bar of ours beside a bar of c10d."""
     if bar.backend != "c10d":
         return None
     return breakdown.find("k8s", bar.variant, bar.n) or breakdown.find("k8s", REPLACED, bar.n)

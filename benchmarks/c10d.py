@@ -1,7 +1,7 @@
 """torch's c10d backend, as it ships or with store sharing off.
 
 Everything that is arbitrary is decided in its favour: participant 0 hosts the store and is never the one that
-is killed, names are addresses (no DNS lookups), and survivors are told of a loss at the moment it happens.
+is killed, names are addresses (no DNS lookups), and survivors hear of a loss at the moment it happens.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     this machine 198.18.77.1 -- ejbench -- far 198.18.77.2, in a namespace of its own
 
-The addresses are of the range for benchmarks (RFC 2544), so they are nobody's. Cut, each end sends to a
-hardware address that is not there: no carrier is lost, nothing is refused, no sender is told. Needs root and
+The addresses are of the range for benchmarks (RFC 2544): they belong to no machine. Cut, each end sends to a
+hardware address that is not there: no carrier is lost, and no sender gets an error. Needs root and
 ip(8); all of it disappears with the last process that holds the namespace.
 """
 
@@ -18,7 +18,7 @@ from devcluster import linux
 
 NEAR, FAR = "198.18.77.1", "198.18.77.2"
 NAMESPACE_ENV = "BENCH_NETWORK_NAMESPACE"
-"""In a participant's environment: the path of the network namespace that it enters."""
+"""The variable of a participant's environment with the path of the network namespace that it enters."""
 
 _INTERFACE = "ejbench"
 _NOBODY = "02:00:00:00:00:01"

@@ -1,8 +1,8 @@
 """The benchmark's side: one process per participant, the same start signal for all, nothing left behind.
 
 Participants are forked from a process that has imported torch once (`benchmarks.zygote`): they start in
-milliseconds and share torch's memory. The start signal is a moment: each is told before when to call, and all
-wake by the same clock, so that the order in which they are told costs nothing.
+milliseconds and share torch's memory. The start signal is a moment: each gets it before, and all wake by the
+same clock, so that the order of these messages costs nothing.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Participant:
             self.pid = zygote.fork(serve, (seat,), seat.environment, log, theirs)
 
     def answer(self) -> object:
-        """What it has said; call when its connection is ready."""
+        """Read its answer; call when its connection is ready."""
         try:
             answer: object = self.connection.recv()
         except (EOFError, ConnectionError):

@@ -11,7 +11,6 @@ import argparse
 import json
 import re
 import signal
-import statistics
 import sys
 import tempfile
 import time
@@ -24,6 +23,7 @@ from typing import Any
 from benchmarks import markdown
 from benchmarks.environment import environment
 from benchmarks.k8s import ControlPlane, K8sSession
+from benchmarks.results import Summary
 from benchmarks.zygote import QUIET
 from devcluster.wait import wait_for
 from elasticjob.contract import names
@@ -110,10 +110,7 @@ def table(changes: Sequence[Change], facts: Mapping[str, object]) -> str:
 
 
 def _spread(values: Sequence[float]) -> str:
-    if not values:
-        return ""
-    low, high = markdown.number(min(values)), markdown.number(max(values))
-    return f"{markdown.number(statistics.median(values))} ({low} to {high})"
+    return markdown.spread(Summary.of(values, []))
 
 
 def run(plane: ControlPlane, *, warm: bool) -> Iterator[Change]:
@@ -196,11 +193,11 @@ class Digits:
         return Change(kind, drains - began, ended - drains, trains - ended, redone, how)
 
     def until(self, predicate: Callable[[], object], what: str) -> None:
-        """Wait for something."""
+        """Wait until the predicate holds. Raises TimeoutError with ``what``."""
         wait_for(predicate, SECONDS, lambda: f"{what}\n{json.dumps(self._status())}", interval=POLL_SECONDS)
 
     def patch(self, **spec: object) -> None:
-        """Change the job."""
+        """Patch the job's spec."""
         self._asked("PATCH", f"{JOBS}/{self.name}", {"spec": spec}, content_type=MERGE_PATCH)
 
     def take(self, *, delete: bool) -> None:
@@ -225,7 +222,7 @@ class Digits:
         return str(pod["spec"]["nodeName"])
 
     def pods(self) -> list[Any]:
-        """Its pods."""
+        """The job's pods."""
         path = f"{PODS}?labelSelector={names.JOB_LABEL}%3D{self.name}"
         found: list[Any] = self._asked("GET", path)["items"]
         return found

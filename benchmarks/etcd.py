@@ -124,7 +124,7 @@ class EtcdSession(TorchSession):
         self._endpoint = endpoint
 
     def seat(self, index: int) -> Seat:
-        """All are alike."""
+        """The seat of each participant: all are equal."""
         del index
         return Seat(
             backend=self._backend,

@@ -32,7 +32,7 @@ ASKING, SILENT = 40, 300
 _AT_ONCE = 8
 _TEMPLATE_BYTES = 127 * 1024
 _WORDS = 200_000
-"""Of a command: 12 MB as Python objects."""
+"""The length of a command: 12 MB as Python objects."""
 _PAUSE_SECONDS = 0.05
 _HALF = b"GET /metrics HTTP/1.1\r\nHost: x\r\n"
 
@@ -49,7 +49,7 @@ class Tenant:
         self.done: Counter[str] = Counter()
 
     async def run(self, api: aiohttp.ClientSession) -> None:
-        """Everything."""
+        """Do all of it until the time is over."""
         writes = asyncio.Semaphore(_AT_ONCE)
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as web:
             await asyncio.gather(
@@ -100,7 +100,7 @@ class Tenant:
         }
 
     def _noise(self, characters: int) -> str:
-        """Nothing makes it smaller."""
+        """Random text, which no compression makes smaller."""
         return base64.b64encode(self._random.randbytes(characters * 3 // 4)).decode()
 
     def _lease(self, number: int) -> dict[str, dict[str, object]]:

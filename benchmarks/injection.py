@@ -79,7 +79,7 @@ def main() -> None:
 def _in_turns(runs: int, measures: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {what: [] for what in measures}
     for measure in measures.values():
-        measure()  # what is cold the first time is nobody's fault
+        measure()  # the first time is cold
     for _ in range(runs):
         for what, measure in measures.items():
             found[what].append(round(measure(), 4))

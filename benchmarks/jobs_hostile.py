@@ -54,11 +54,11 @@ class HostileTenant:
         self._process.stdin.close()
 
     def has_ended(self) -> bool:
-        """Whether it has come to its end."""
+        """Whether it has ended."""
         return self._process.poll() is not None
 
     async def done(self) -> dict[str, int]:
-        """How often it did what, with the answers."""
+        """How often it made each request, by answer."""
         assert self._process.stdout is not None
         said = await asyncio.to_thread(self._process.stdout.read)
         await asyncio.to_thread(self._process.wait, _END_SECONDS)
@@ -66,7 +66,7 @@ class HostileTenant:
         return found
 
     def kill(self) -> None:
-        """If it has not ended."""
+        """End it, if it runs."""
         if not self.has_ended():
             self._process.kill()
         self._process.wait()
@@ -78,14 +78,14 @@ class Leadership:
     def __init__(self, plane: ControlPlane) -> None:
         self._plane = plane
         self.holders: list[str] = []
-        """One after the other."""
+        """The leaders, one after the other."""
         self.longest_gap = 0.0
-        """Seconds between two renewals."""
+        """The most seconds between two renewals."""
         self._spec: dict[str, Any] = {}
         self._renewed_at = time.monotonic()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Watch until cancelled."""
         while True:
             answer = await asyncio.to_thread(self._plane.api.request, "GET", _LEASE)
             if answer.ok:

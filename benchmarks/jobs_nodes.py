@@ -146,7 +146,7 @@ class Seat:
         announces, self._announces = self._announces, False
         answer = await self._nodes.persist(what, "PATCH", path + query, body, kind)
         if answer is None:
-            # Somebody else has written the Lease, or it is gone: it is taken over, as the handler does.
+            # Another client has written the Lease, or it is gone: it is taken over, as the handler does.
             self._version, self._announces = "", self._announces or announces
             await asyncio.sleep(_PAUSE_SECONDS)
             self._wanted.set()
@@ -168,9 +168,9 @@ class SeenJob:
         self.began = time.monotonic()
         self.trains_after: float | None = None
         self.phases: dict[tuple[int, str], float] = {}
-        """When the round Lease first said so (monotonic), by round and phase."""
+        """When the round Lease first had a phase (monotonic), by round and phase."""
         self.established: dict[int, float] = {}
-        """When the status said so, by round."""
+        """When the status first called a round established, by round."""
         self.gone = False
 
 
@@ -192,10 +192,10 @@ class Nodes:
         self.jobs: dict[Key, SeenJob] = {}
         self.counts: Counter[str] = Counter()
         self.slowest: Counter[str] = Counter()
-        """Milliseconds, by what was asked; the wait for a connection included."""
+        """Milliseconds of requests by kind, the wait for a connection included."""
         self._tasks: list[asyncio.Task[None]] = []
         self._ending: dict[str, asyncio.Task[None]] = {}
-        """By UID: pods on their way out."""
+        """Pods on their way out, by UID."""
 
     def start(self) -> None:
         """Watch jobs, pods and Leases."""
@@ -208,13 +208,13 @@ class Nodes:
         self._tasks = [asyncio.ensure_future(self._follow(path, take)) for path, take in followed]
 
     def check(self) -> None:
-        """Raise what has ended a watch, if one has."""
+        """Raise the error that has ended a watch, if there is one."""
         for task in self._tasks:
             if task.done():
                 task.result()
 
     async def aclose(self) -> None:
-        """End without a word."""
+        """End at once."""
         tasks = [
             *self._tasks,
             *self._ending.values(),

@@ -41,10 +41,10 @@ class PassTimes:
 
     at: float = 0.0
     queued: float = 0.0
-    """From the first news to the begin of the pass."""
+    """Seconds from the first news to the beginning of the pass."""
     took: float = 0.0
     waited: float = 0.0
-    """Of it, while at least one of its requests was under way."""
+    """The part of it in which at least one of its requests was under way."""
     plan_cpu: float = 0.0
     broke: float = 0.0
     """1 if it found that a round is over."""
@@ -76,7 +76,7 @@ class Rows(Generic[T]):
         self.values = array("d")
 
     def append(self, row: T) -> None:
-        """One more."""
+        """Append a row."""
         self.values.extend(astuple(row))
 
     def __iter__(self) -> Iterator[T]:
@@ -87,7 +87,7 @@ class Rows(Generic[T]):
 
 @dataclass
 class Clocks:
-    """What was measured."""
+    """All that was measured."""
 
     at: float = 0.0
     leading_at: float = 0.0
@@ -112,7 +112,7 @@ class Clocks:
 
     @staticmethod
     def read(file: Path) -> Clocks:
-        """What `dump` wrote."""
+        """Read what `dump` wrote."""
         with file.open("rb") as source:
             head = json.loads(source.readline())
             clocks = Clocks(head["at"], head["leading_at"])
@@ -132,7 +132,7 @@ class _UnderWay:
 
     @contextlib.contextmanager
     def request(self) -> Any:
-        """For the time of a request."""
+        """Count the time of a request."""
         if not self._requests:
             self._since = time.monotonic()
         self._requests += 1
@@ -144,7 +144,7 @@ class _UnderWay:
                 self._add()
 
     def end(self, seconds: float) -> None:
-        """The pass took so long. What of its requests is still under way, Events above all, is not its."""
+        """Record how long the pass took. Requests still under way, Events above all, do not count."""
         if self._requests:
             self._add()
         self.times.took, self._over = seconds, True

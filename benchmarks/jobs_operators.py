@@ -73,21 +73,21 @@ class Operator:
                 await asyncio.sleep(0.05)
 
     def kill(self) -> None:
-        """At once, without a word."""
+        """Kill it, without a shutdown."""
         self._process.kill()
         self._process.wait()
 
 
 @dataclass(frozen=True)
 class Sample:
-    """CPU times are seconds since the begin of a process, or of the machine."""
+    """CPU times are seconds since the beginning of a process, or of the machine."""
 
     at: float
     operator_cpu: float
     operator_mebibytes: float
     apiserver_cpu: float
     ours_cpu: float
-    """Of operator, control plane and this process."""
+    """The CPU time of operator, control plane and this process."""
     machine_cpu: float
 
 
@@ -104,13 +104,13 @@ class Samples:
         self.rows: list[Sample] = []
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Take samples until cancelled."""
         while True:
             self.take()
             await asyncio.sleep(_SAMPLE_SECONDS)
 
     def take(self) -> Sample:
-        """One of now."""
+        """Take one sample."""
         times = psutil.cpu_times()
         machine = sum(times) - times.idle - getattr(times, "iowait", 0.0)
         try:
@@ -129,7 +129,7 @@ class Samples:
 
 
 def writes_to_what_is_gone(requests: Counter[str]) -> int:
-    """How many of ``operator_requests`` would have changed an object that was not there."""
+    """How many of ``operator_requests`` would have changed an object that was gone."""
     return sum(
         count
         for what, count in requests.items()
@@ -138,7 +138,7 @@ def writes_to_what_is_gone(requests: Counter[str]) -> int:
 
 
 def operator_requests(plane: ControlPlane, offset: int) -> Counter[str]:
-    """Requests of operators since that place of the audit log, by verb, resource and code where it is an
+    """Requests of operators since a place in the audit log, by verb, resource and code where it is an
     error; a watch counts when it begins, the election not at all."""
     counts: Counter[str] = Counter()
     with plane.audit_log.open() as log:

@@ -32,15 +32,15 @@ from elasticjob.contract import names
 
 PHASES = ("start", "steady", "loss", "storm", "restart", "takeover", "deletion")
 HOSTILE = "hostile"
-"""A phase that has to be asked for."""
+"""The phase that runs only on request."""
 STORM = 50
 _SAY_SECONDS = 10.0
 _PAUSE_SECONDS = 0.3
 _AGAIN_SECONDS = 60.0
-"""At least so long after one loss of a job comes its next: before, it would wait for its pause."""
+"""The least time between two losses of a job: earlier, it would wait for its pause."""
 _ROUND_SECONDS = 120.0
 _SETTLE_SECONDS = 190.0
-"""After the deletion: what the operator gives back, it gives back within this time."""
+"""How long to wait after the deletion: within this time the operator gives memory back."""
 
 Figures = dict[str, Any]
 
@@ -62,7 +62,7 @@ class Options:
 
 
 class Missed(Exception):
-    """What was waited for did not happen."""
+    """An event did not come within its time."""
 
 
 class Run:
@@ -119,7 +119,7 @@ class Run:
 
     @asynccontextmanager
     async def _measured(self, phase: str) -> AsyncIterator[Figures]:
-        """What every phase has, and beside it the load."""
+        """The figures of every phase, with the machine's load."""
         figures = self.figures[phase] = {}
         offset = self.plane.audit_log.stat().st_size
         before = self.samples.take()
@@ -243,7 +243,7 @@ class Run:
         figures["operator's own part, ms, p50 and p99"] = own_parts(await self.operator.clocks(), began)
 
     async def _hostile(self) -> None:
-        """One tenant does what it can, to the operator that leads and to one that stands by."""
+        """One tenant does all that it can to the leading operator and to one that stands by."""
         other = self.begin_operator()
         leadership = Leadership(self.plane)
         looking = asyncio.create_task(leadership.run())
@@ -373,7 +373,7 @@ class Run:
             raise Missed(f"left: {', '.join(left)}")
 
     def _left(self) -> list[str]:
-        """Which kinds still have objects of jobs."""
+        """The kinds that still have objects of jobs."""
         selector = f"?labelSelector={names.JOB_LABEL.replace('/', '%2F')}&limit=1"
         kinds = ("/api/v1/pods", "/apis/coordination.k8s.io/v1/leases")
         return [kind for kind in kinds if self.plane.api.request("GET", kind + selector).json()["items"]]
@@ -390,18 +390,18 @@ class Loss:
 
 
 def own_parts(clocks: Clocks, since: float) -> list[float]:
-    """Of passes that found a round over: milliseconds from the news to the end of the pass in which none of
+    """Milliseconds of passes that found a round over: from the news to the end of the pass in which none of
     its requests was under way, p50 and p99."""
     return quantiles([1000 * one.own for one in clocks.passes if one.broke and one.at >= since])
 
 
 def namespaces(count: int) -> list[str]:
-    """Where the jobs are."""
+    """The namespaces of the jobs."""
     return [f"team-{number}" for number in range(count)]
 
 
 def quantiles(values: Sequence[float]) -> list[float]:
-    """p50 and p99; nothing of nothing."""
+    """p50 and p99; empty without values."""
     ordered = sorted(values)
     return [
         round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], 2)
@@ -411,11 +411,11 @@ def quantiles(values: Sequence[float]) -> list[float]:
 
 
 def longest(seconds: Sequence[float]) -> float:
-    """In milliseconds."""
+    """Convert seconds to milliseconds."""
     return round(1000 * max(seconds, default=0.0), 1)
 
 
 def say(text: str) -> None:
-    """Progress, for who waits."""
+    """Print progress."""
     with contextlib.suppress(BrokenPipeError):
         print(text, file=sys.stderr, flush=True)

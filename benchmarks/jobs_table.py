@@ -9,12 +9,12 @@ from benchmarks import markdown
 from benchmarks.jobs_phases import HOSTILE, PHASES, Figures
 
 Results = Mapping[int, Mapping[str, Figures]]
-"""By number of jobs and phase."""
+"""Figures by number of jobs and phase."""
 
 
 @dataclass(frozen=True)
 class Aim:
-    """``value`` takes it out of a figure."""
+    """The most that a figure of a phase should be; ``value`` reads the figure."""
 
     phase: str
     figure: str

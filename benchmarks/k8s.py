@@ -53,20 +53,12 @@ class ControlPlane:
     """Control plane, operator, one namespace and one node; leaving the context ends it all.
 
     ``nodes`` more are devcluster's own, on which pods run as processes. ``gogc`` is the API server's.
-    With ``stamps`` the operator writes into that file when it did what (`benchmarks.traced_operator`).
     Without ``operator`` the operators are the caller's.
     """
 
-    def __init__(
-        self,
-        nodes: int = 0,
-        gogc: int | None = None,
-        stamps: Path | None = None,
-        operator: bool = True,
-    ) -> None:
+    def __init__(self, nodes: int = 0, gogc: int | None = None, operator: bool = True) -> None:
         self._nodes = nodes
         self._gogc = gogc
-        self._stamps = stamps
         self._with_operator = operator
         self._stack = contextlib.ExitStack()
 
@@ -124,7 +116,7 @@ class ControlPlane:
         return folder
 
     def pod_environment(self) -> dict[str, str]:
-        """How a process in a pod finds the API server."""
+        """The environment in which a process in a pod finds the API server."""
         url = urlsplit(self._cluster.server)
         return {"KUBERNETES_SERVICE_HOST": str(url.hostname), "KUBERNETES_SERVICE_PORT": str(url.port)}
 
@@ -142,16 +134,8 @@ class ControlPlane:
     def _start_operator(self) -> subprocess.Popen[bytes]:
         with self._operator_log.open("wb") as log:
             return subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "benchmarks.traced_operator" if self._stamps else "elasticjob_operator",
-                ],
-                env={
-                    **os.environ,
-                    "KUBECONFIG": str(self._cluster.kubeconfig),
-                    **({"BENCH_STAMPS": str(self._stamps)} if self._stamps else {}),
-                },
+                [sys.executable, "-m", "elasticjob_operator"],
+                env={**os.environ, "KUBECONFIG": str(self._cluster.kubeconfig)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -8,12 +8,12 @@ from benchmarks.results import Summary
 
 
 def document(title: str, *paragraphs: str) -> str:
-    """A whole file."""
+    """A file with a title."""
     return "\n\n".join((f"# {title}", *paragraphs)) + "\n"
 
 
 def section(title: str, *paragraphs: str) -> str:
-    """A part of it."""
+    """A section of a file."""
     return "\n\n".join((f"## {title}", *paragraphs))
 
 

@@ -6,10 +6,13 @@ participant's call of `next_rendezvous` to the last participant's return; after 
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TypeVar
 
 from benchmarks.backends import Backend, Seat, Session
 from benchmarks.crew import Answers, Crew, Participant, collect, in_time_for
@@ -19,6 +22,17 @@ from benchmarks.zygote import Zygote
 
 JOIN_TIMEOUT_SECONDS = 120.0
 REFORM_TIMEOUT_SECONDS = 150.0
+_Session = TypeVar("_Session", bound=Session)
+
+
+@contextlib.contextmanager
+def first_round(
+    zygote: Zygote, opened: AbstractContextManager[_Session], n: int
+) -> Iterator[tuple[_Session, Crew, list[Participant], Outcome]]:
+    """A session with its crew and N participants, and the outcome of their first call."""
+    with tempfile.TemporaryDirectory() as logs, opened as session, Crew(zygote, Path(logs)) as crew:
+        participants = start_crew(crew, [session.seat(index) for index in range(n)])
+        yield session, crew, participants, call_together(participants, n)
 
 
 def join_and_rejoin(
@@ -28,13 +42,7 @@ def join_and_rejoin(
 
     A re-join that could not be tried because the join failed counts as failed in the same way.
     """
-    with (
-        tempfile.TemporaryDirectory() as logs,
-        backend.session(n, n) as session,
-        Crew(zygote, Path(logs)) as crew,
-    ):
-        participants = start_crew(crew, [session.seat(index) for index in range(n)])
-        first = call_together(participants, n)
+    with first_round(zygote, backend.session(n, n), n) as (session, _, participants, first):
         if not rejoin:
             return first, None
         if first.outcome != OK:
@@ -54,13 +62,7 @@ def replace(zygote: Zygote, backend: Backend, n: int, *, standby: bool = False) 
 
     It calls at the moment of the kill or, as a `standby`, has called before.
     """
-    with (
-        tempfile.TemporaryDirectory() as logs,
-        backend.session(n, n, extra=1) as session,
-        Crew(zygote, Path(logs)) as crew,
-    ):
-        participants = start_crew(crew, [session.seat(index) for index in range(n)])
-        first = call_together(participants, n)
+    with first_round(zygote, backend.session(n, n, extra=1), n) as (session, crew, participants, first):
         if first.outcome != OK:
             return first
         (replacement,) = crew.start([session.seat(n)])
@@ -72,13 +74,7 @@ def replace(zygote: Zygote, backend: Backend, n: int, *, standby: bool = False) 
 
 def shrink(zygote: Zygote, backend: Backend, n: int) -> Outcome:
     """kill -9 of one of N where N - 1 suffice and no replacement is in sight."""
-    with (
-        tempfile.TemporaryDirectory() as logs,
-        backend.session(n, n - 1) as session,
-        Crew(zygote, Path(logs)) as crew,
-    ):
-        participants = start_crew(crew, [session.seat(index) for index in range(n)])
-        first = call_together(participants, n)
+    with first_round(zygote, backend.session(n, n - 1), n) as (session, _, participants, first):
         if first.outcome != OK:
             return first
         session.settled()

@@ -22,7 +22,7 @@ _SUMS = {
 
 @dataclass(frozen=True)
 class Reading:
-    """Totals so far. `bytes` are named as in `benchmarks.scale_results`."""
+    """Totals so far. `bytes` are named as in `benchmarks.results`."""
 
     operator_cpu: float
     apiserver_cpu: float
@@ -39,7 +39,7 @@ class Meter:
         self._apiserver = psutil.Process(plane.cluster.component("apiserver").pid)
 
     def read(self) -> Reading:
-        """The totals of now."""
+        """The present totals."""
         metrics = self._plane.api.request("GET", "/metrics").text
         return Reading(
             _cpu(self._operator),
@@ -49,7 +49,7 @@ class Meter:
         )
 
     def since(self, before: Reading) -> dict[str, float]:
-        """What was used since `before`, by the same names."""
+        """The use since `before`, by name."""
         requests = self._requests(before.audit_offset)
         now = self.read()
         return {

@@ -62,10 +62,10 @@ def main() -> None:
             theirs = [by_kubectl(script, environment, kubectl, f"apply-{n}") for n in range(runs)]
     print(f"{date.today()}; medians of {runs}; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}\n")
     lines = len(manifest("mnist").splitlines())
-    print(told([("elasticjob run", 0, ours), ("kubectl", lines, theirs)]))
+    print(comparison([("elasticjob run", 0, ours), ("kubectl", lines, theirs)]))
 
 
-def told(ways: list[tuple[str, int, list[dict[str, float]]]]) -> str:
+def comparison(ways: list[tuple[str, int, list[dict[str, float]]]]) -> str:
     """The table: each way with the lines of its manifest and the seconds of its commands, run by run."""
     rows = []
     for way, lines, runs in ways:
@@ -104,7 +104,7 @@ def by_kubectl(script: Path, environment: dict[str, str], kubectl: str, name: st
 
 
 def manifest(name: str) -> str:
-    """What a newcomer writes."""
+    """The manifest that a newcomer writes."""
     container = {
         "name": "train",
         "image": "any",
@@ -118,7 +118,7 @@ def manifest(name: str) -> str:
 
 
 def until_first_step(words: list[str], environment: dict[str, str]) -> float:
-    """Seconds until the command prints it. Raises RuntimeError if it ends without that."""
+    """Seconds until the command prints the first step. Raises RuntimeError if it ends without that."""
     began = time.monotonic()
     with subprocess.Popen(
         words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

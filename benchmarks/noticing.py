@@ -1,6 +1,6 @@
-"""A loss that only heartbeats can tell: nobody's collective fails, and no pod's status is updated.
+"""A loss that only heartbeats show: no collective fails, and no pod's status is updated.
 
-* dead agent: SIGKILL of one of N. Its port refuses connections; nobody writes that its container has ended.
+* dead agent: SIGKILL of one of N. Its port refuses connections; no status says that its container has ended.
 * silent node: the path to one of N loses everything, both ways, its way to the API server included.
 
 Seconds are from the fault until the last survivor learns from `num_nodes_waiting()`, asked as torchrun does,
@@ -23,7 +23,7 @@ from benchmarks.crew import Answers, Crew, collect, start_zygote
 from benchmarks.markdown import document, spread
 from benchmarks.measures import call_together, start_crew
 from benchmarks.participant import CallOnNotice
-from benchmarks.results import JOB_DIED, OK, Key, Outcome, Results
+from benchmarks.results import JOB_DIED, OK, Outcome, Samples
 from benchmarks.table import column_name
 from benchmarks.zygote import Zygote
 from devcluster.proxy import TcpProxy
@@ -47,7 +47,7 @@ def run(
 
     c10d, which goes on for the whole minute each time, is measured once.
     """
-    results = Results(versions)
+    samples = Samples(versions)
     faults: dict[str, Callable[[Zygote, Backend, int], Outcome]] = {
         DEAD_AGENT: dead_agent,
         SILENT_NODE: silent_node,
@@ -58,14 +58,14 @@ def run(
                 for name, backend in backends.items():
                     for _ in range(1 if name == "c10d" else runs):
                         outcome = measure(zygote, backend, n)
-                        results.add(Key(what, name, "", n), outcome)
+                        samples.add(outcome.sample(what, name, n))
                         figure = outcome.outcome if outcome.seconds is None else f"{outcome.seconds:.2f} s"
                         print(f"{what:18} n={n:<4} {name:24} {figure} {outcome.detail}", flush=True)
-                        results.write(out / "noticing.json")
-                        (out / "noticing.md").write_text(table(results))
+                        samples.write(out / "noticing.json")
+                        (out / "noticing.md").write_text(table(samples))
 
 
-def table(results: Results) -> str:
+def table(samples: Samples) -> str:
     """Medians and spread, and the goal."""
     goals = {
         DEAD_AGENT: ("dead agent: SIGKILL, nobody updates its pod's status", "3 s"),
@@ -73,8 +73,8 @@ def table(results: Results) -> str:
     }
     rows = []
     for what, (title, goal) in goals.items():
-        for n in results.sizes(what):
-            cells = [spread(results.summary(Key(what, backend, "", n))) for backend in ("k8s", "c10d")]
+        for n in samples.sizes(what):
+            cells = [spread(samples.summary(what, n, backend)) for backend in ("k8s", "c10d")]
             rows.append([title, str(n), *cells, goal])
     header = ["what", "N", column_name("k8s", ""), column_name("c10d", ""), "target"]
     return document(
@@ -134,13 +134,13 @@ def _judge(answers: Answers, fault: float) -> Outcome:
 
 
 def _near(seat: Seat) -> Seat:
-    """On this machine, at the address that the far end can reach."""
+    """A seat on this machine, at the address that the far end can reach."""
     return replace(seat, endpoint=_reachable(seat), local_addr=cable.NEAR)
 
 
 @contextlib.contextmanager
 def _far(seat: Seat, wire: cable.Cable) -> Iterator[Seat]:
-    """In the namespace at the far end; the API server, if there is one, is relayed to the near end."""
+    """A seat in the namespace at the far end; the API server, if there is one, is relayed to the near end."""
     environment = {**seat.environment, cable.NAMESPACE_ENV: wire.path}
     with contextlib.ExitStack() as stack:
         if "KUBERNETES_SERVICE_HOST" in environment:

@@ -1,4 +1,4 @@
-"""A participant's side: one process with one rendezvous handler, which does what it is told over a pipe.
+"""A participant's side: one process with one rendezvous handler, which obeys commands from a pipe.
 
 The process is forked from one that has imported torch (`benchmarks.zygote`). This module imports nothing
 heavy by itself: the benchmark's own process needs its types.
@@ -6,17 +6,14 @@ heavy by itself: the benchmark's own process needs its types.
 
 from __future__ import annotations
 
-import os
 import time
 import traceback
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from benchmarks.backends import Seat
 from benchmarks.cable import NAMESPACE_ENV, enter
 
-TRACE_ENV = "BENCH_TRACE"
 POLL_SECONDS = 0.1
 """torchrun's `--monitor-interval`, at which an agent asks `num_nodes_waiting()`."""
 
@@ -46,10 +43,6 @@ class Returned:
     returned: float
     rank: int
     world_size: int
-    cpu: float = 0.0
-    """Seconds of CPU that the process took during the call."""
-    stamps: Mapping[str, float] = field(default_factory=dict)
-    """With `TRACE_ENV`: the moments when steps of the call were reached, by the step's name."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +71,6 @@ def serve(connection: Connection, seat: Seat) -> None:
                 **seat.config,
             )
         )
-        stamps = {}
-        if os.environ.get(TRACE_ENV):
-            from benchmarks import traced_participant
-
-            stamps = traced_participant.install()
         connection.send(Ready())
         while True:
             command = connection.recv()
@@ -91,15 +79,11 @@ def serve(connection: Connection, seat: Seat) -> None:
             else:
                 while handler.num_nodes_waiting() <= 0:
                     time.sleep(POLL_SECONDS)
-            stamps.clear()
-            cpu = time.process_time()
             called = time.monotonic()
             info = handler.next_rendezvous()
-            returned = time.monotonic()
-            cpu = time.process_time() - cpu
-            connection.send(Returned(called, returned, info.rank, info.world_size, cpu, dict(stamps)))
+            connection.send(Returned(called, time.monotonic(), info.rank, info.world_size))
     except EOFError:
         pass
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, it is the outcome
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - any error is the outcome
         traceback.print_exc()
         connection.send(Raised(f"{type(error).__name__}: {error}".splitlines()[0]))

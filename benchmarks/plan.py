@@ -1,12 +1,12 @@
 """What is measured, how often and in which order.
 
 The order keeps the comparison honest: for each measurement and each N the backends take turns, run by run, so
-that whatever else the machine does meets both.
+that the machine's other work meets both.
 
 What a plain run measures is chosen to end within 40 minutes on two cores. c10d's replace and shrink cost 15
 and 45 seconds each, almost all of it waiting for a heartbeat to expire, and as it ships every replace is the
-death of the job after 75 seconds: they stop at N = 32 and are repeated less often. `--n` and `--runs` are
-taken at their word.
+death of the job after 75 seconds: they stop at N = 32 and are repeated less often. `--n` and `--runs` apply
+as given.
 """
 
 from __future__ import annotations
@@ -32,13 +32,11 @@ NOTICING = "noticing"
 """Measured only when it is asked for, with files of its own: see `benchmarks.noticing`."""
 STEADY = "steady"
 """Measured only when it is asked for, with files of its own: see `benchmarks.steady`."""
-TRACE = "trace"
-"""Measured only when it is asked for, with files of its own: see `benchmarks.trace`."""
 BACKENDS = ("k8s", "c10d")
 
 SIZES = (2, 8, 32, 64, 128)
 TASK_SECONDS = 45.0
-"""In a plain run a task that has taken longer than this is not repeated: c10d may need minutes to give up."""
+"""Seconds after which a task of a plain run is not repeated: c10d may need minutes to give up."""
 TOTAL_SECONDS = 32 * 60.0
 """When a plain run has taken this long, nothing is repeated any more."""
 _C10D_REFORM_SIZES = (2, 8, 32)

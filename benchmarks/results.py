@@ -1,8 +1,24 @@
-"""The figures of one run: raw in `results.json`, and what table and plot show of them.
+"""The figures of a run: raw in JSON, and what tables and pictures show of them.
 
-`results.json` holds `{"results": [...], "environment": {...}}`. An entry of `results` is one `Series`: the
-same measurement several times. `seconds` and `outcomes` go side by side; a measurement that did not end well
-has no seconds. `requests` is there where requests were counted: API requests per participant and round.
+A file holds `{"samples": [...], "environment": {...}}`, a sample in each line. What a measurement cost is in
+its `figures`, by name. `requests` are API requests: for each participant in `results.json`, for each second
+in `steady.json`, and of all participants, watches included, in `scale.json`, which also has:
+
+* `told_seconds`: from the moment at which all were to call to the last return
+* `written_seconds`: from the last call to the last acknowledged announcement
+* `published_seconds`: from the last call to the first participant that sees the round
+* `seen_seconds`: from the last call to the last participant that sees the round
+* `operator_requests`: requests of the operator
+* `refused`: requests that participants had to repeat
+* `bytes_sent`: bytes on the wire from participants to the API server, TLS included
+* `bytes_received`: bytes on the wire from the API server to participants
+* `body_bytes`: bytes in the bodies of all requests, as the API server counts them
+* `watch_bytes`: bytes of all watch events that the API server has sent, as it counts them
+* `operator_cpu_seconds`: CPU time of the operator
+* `operator_megabytes`: resident memory of the operator afterwards
+* `apiserver_cpu_seconds`: CPU time of the API server
+* `apiserver_megabytes`: resident memory of the API server afterwards
+* `swarm_cpu_seconds`: CPU time of the participants' processes
 """
 
 from __future__ import annotations
@@ -10,7 +26,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 OK = "ok"
@@ -23,6 +39,9 @@ STORE_SHARING_OFF = "store sharing off"
 STANDBY = "standby"
 """k8s with a spare that had joined before the kill, in place of a replacement that starts to join then."""
 
+SECONDS = "seconds"
+"""The name under which a sample's seconds can be asked for like its other figures."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -33,15 +52,29 @@ class Outcome:
     detail: str = ""
     requests: float | None = None
 
+    def sample(self, what: str, backend: str, n: int, variant: str = "") -> Sample:
+        """The measurement with what was measured."""
+        figures = {} if self.requests is None else {"requests": self.requests}
+        return Sample(what, backend, n, self.seconds, self.outcome, self.detail, figures, variant)
+
 
 @dataclass(frozen=True)
-class Key:
-    """What was measured: one line of the table. `variant` is empty for a backend as it ships."""
+class Sample:
+    """One measurement with N participants, and what it cost. `seconds` is None if it did not end well;
+    `variant` is empty for a backend as it ships."""
 
     what: str
     backend: str
-    variant: str
     n: int
+    seconds: float | None
+    outcome: str = OK
+    detail: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    variant: str = ""
+
+    def figure(self, name: str) -> float | None:
+        """One of the figures, or None."""
+        return self.seconds if name == SECONDS else self.figures.get(name)
 
 
 @dataclass(frozen=True)
@@ -53,13 +86,10 @@ class Summary:
     high: float | None
     runs: int
     failures: Mapping[str, int]
-    requests: float | None = None
 
     @staticmethod
-    def of(
-        figures: Iterable[float | None], outcomes: Sequence[str], requests: Sequence[float] = ()
-    ) -> Summary:
-        """Of the same measurement several times; None is one that did not end well."""
+    def of(figures: Iterable[float | None], outcomes: Sequence[str]) -> Summary:
+        """Summarize one measurement, repeated; None is a run that did not end well."""
         good = [figure for figure in figures if figure is not None]
         return Summary(
             median=statistics.median(good) if good else None,
@@ -67,7 +97,6 @@ class Summary:
             high=max(good, default=None),
             runs=len(outcomes),
             failures={how: outcomes.count(how) for how in dict.fromkeys(outcomes) if how != OK},
-            requests=statistics.median(requests) if requests else None,
         )
 
     @property
@@ -78,92 +107,69 @@ class Summary:
         return max(self.failures, key=lambda outcome: self.failures[outcome])
 
 
-@dataclass
-class Series:
-    """The same measurement several times, in the order of the runs."""
-
-    key: Key
-    seconds: list[float | None] = field(default_factory=list)
-    outcomes: list[str] = field(default_factory=list)
-    requests: list[float] = field(default_factory=list)
-
-    def add(self, outcome: Outcome) -> None:
-        """Append one measurement."""
-        self.seconds.append(outcome.seconds)
-        self.outcomes.append(outcome.outcome)
-        if outcome.requests is not None:
-            self.requests.append(outcome.requests)
-
-    def summary(self) -> Summary:
-        """Median and spread."""
-        return Summary.of(self.seconds, self.outcomes, self.requests)
-
-
-class Results:
-    """All series of a run, in the order in which they began, with the environment they were taken in."""
+class Samples:
+    """All measurements of a run, in their order, with the environment that they were taken in."""
 
     def __init__(self, environment: Mapping[str, object]) -> None:
         self.environment = dict(environment)
-        self._series: dict[Key, Series] = {}
+        self.all: list[Sample] = []
 
-    def add(self, key: Key, outcome: Outcome) -> None:
-        """Append one measurement to its series."""
-        self._series.setdefault(key, Series(key)).add(outcome)
+    def add(self, sample: Sample) -> None:
+        """Append one."""
+        self.all.append(sample)
 
-    def series(self) -> Iterable[Series]:
-        """Every series."""
-        return self._series.values()
+    def of(self, what: str, n: int, backend: str, variant: str = "") -> list[Sample]:
+        """All samples of one measurement."""
+        wanted = (what, n, backend, variant)
+        return [one for one in self.all if (one.what, one.n, one.backend, one.variant) == wanted]
 
-    def find(self, key: Key) -> Series | None:
-        """The series of `key`, if there is one."""
-        return self._series.get(key)
+    def sizes(self, what: str, backend: str | None = None) -> list[int]:
+        """The N that were measured, ascending."""
+        return sorted({one.n for one in self.all if one.what == what and backend in (None, one.backend)})
 
-    def summary(self, key: Key) -> Summary | None:
-        """Median and spread of `key`, if it was measured."""
-        series = self._series.get(key)
-        return series.summary() if series else None
+    def backends(self, what: str | None = None) -> list[tuple[str, str]]:
+        """The (backend, variant) pairs of ``what`` or of all, in the order of their first sample."""
+        return list(dict.fromkeys((one.backend, one.variant) for one in self.all if what in (None, one.what)))
 
-    def sizes(self, what: str) -> list[int]:
-        """The N for which `what` was measured, ascending."""
-        return sorted({key.n for key in self._series if key.what == what})
+    def summary(self, what: str, n: int, backend: str, variant: str = "") -> Summary | None:
+        """Median and spread of the seconds, if it was measured."""
+        found = self.of(what, n, backend, variant)
+        return Summary.of([one.seconds for one in found], [one.outcome for one in found]) if found else None
 
-    def backends(self, what: str) -> list[tuple[str, str]]:
-        """The (backend, variant) pairs for which `what` was measured: ours first, then as shipped."""
-        found = {(key.backend, key.variant) for key in self._series if key.what == what}
-        return sorted(found, key=lambda pair: (pair[0] == "c10d", pair))
+    def median(self, what: str, n: int, backend: str, figure: str = SECONDS) -> float | None:
+        """The median of a figure over the samples that have it and ended well."""
+        figures = (one.figure(figure) for one in self.of(what, n, backend) if one.outcome == OK)
+        found = [value for value in figures if value is not None]
+        return statistics.median(found) if found else None
+
+    def curve(self, what: str, backend: str, figure: str = SECONDS) -> list[tuple[int, float]]:
+        """(N, median) for every N at which a measurement ended well."""
+        medians = [(n, self.median(what, n, backend, figure)) for n in self.sizes(what, backend)]
+        return [(n, value) for n, value in medians if value is not None]
+
+    def ends(self, what: str, backend: str) -> list[tuple[int, str]]:
+        """(N, how it ended) for every N at which no measurement ended well."""
+        found = [(n, self.of(what, n, backend)) for n in self.sizes(what, backend)]
+        return [(n, some[0].outcome) for n, some in found if all(one.seconds is None for one in some)]
 
     def write(self, path: Path) -> None:
         """Write the raw figures as JSON."""
-        entries = []
-        for series in self._series.values():
-            entry: dict[str, object] = {
-                "what": series.key.what,
-                "backend": series.key.backend,
-                "variant": series.key.variant,
-                "n": series.key.n,
-                "seconds": [None if value is None else round(value, 4) for value in series.seconds],
-                "outcomes": series.outcomes,
-            }
-            if series.requests:
-                entry["requests"] = [round(value, 2) for value in series.requests]
-            entries.append(entry)
-        write_figures(path, "results", entries, self.environment)
+        lines = ",\n".join("    " + json.dumps(_rounded(one)) for one in self.all)
+        facts = json.dumps(self.environment, indent=2).replace("\n", "\n  ")
+        path.write_text(f'{{\n  "samples": [\n{lines}\n  ],\n  "environment": {facts}\n}}\n')
 
     @staticmethod
-    def read(path: Path) -> Results:
+    def read(path: Path) -> Samples:
         """Read what `write` wrote."""
         content = json.loads(path.read_text())
-        results = Results(content.get("environment", {}))
-        for entry in content["results"]:
-            key = Key(entry["what"], entry["backend"], entry["variant"], entry["n"])
-            results._series[key] = Series(key, entry["seconds"], entry["outcomes"], entry.get("requests", []))
-        return results
+        samples = Samples(content["environment"])
+        samples.all = [Sample(**entry) for entry in content["samples"]]
+        return samples
 
 
-def write_figures(
-    path: Path, name: str, entries: Iterable[Mapping[str, object]], environment: Mapping[str, object]
-) -> None:
-    """Write raw figures as JSON: the entries under that name, a line each, and the environment."""
-    lines = ",\n".join("    " + json.dumps(entry) for entry in entries)
-    facts = json.dumps(environment, indent=2).replace("\n", "\n  ")
-    path.write_text(f'{{\n  "{name}": [\n{lines}\n  ],\n  "environment": {facts}\n}}\n')
+def _rounded(sample: Sample) -> dict[str, object]:
+    """What is written of a sample: four digits, and only the variant that it has."""
+    seconds = None if sample.seconds is None else round(sample.seconds, 4)
+    figures = {name: round(value, 4) for name, value in sample.figures.items()}
+    entry = {**asdict(sample), "seconds": seconds, "figures": figures}
+    return {name: value for name, value in entry.items() if value or name != "variant"}

@@ -24,8 +24,7 @@ from benchmarks.environment import environment
 from benchmarks.k8s import ControlPlane, K8s, K8sSession
 from benchmarks.meter import Meter
 from benchmarks.plan import JOIN, REJOIN
-from benchmarks.results import JOB_DIED, OK, TIMEOUT, Outcome
-from benchmarks.scale_results import Sample, Samples
+from benchmarks.results import JOB_DIED, OK, TIMEOUT, Outcome, Sample, Samples
 from benchmarks.scale_table import missed_aims, table
 from benchmarks.swarm import Round, Swarm, SwarmError
 from benchmarks.zygote import Zygote
@@ -34,16 +33,16 @@ from devcluster.build import kubernetes_version
 RESULTS = Path(__file__).parent / "results"
 SIZES = (2, 8, 32, 128, 256, 512, 1000, 2000, 4000)
 SHORT_SIZES = SIZES[:-2]
-"""Of a run that is part of another."""
+"""The sizes of a run that is part of another."""
 OTHERS_SIZES = (2, 8, 32, 128, 256)
 BACKENDS = ("c10d", *etcd.NAMES)
 REJOINS = 3
 PROCESSES = 2
 ONCE_FROM = 2000
-"""So many participants join once, whatever ``--sessions`` says: to make their pods takes a minute."""
+"""From this number on there is one session: making the pods takes a minute."""
 CALL_SECONDS = 180.0
 GOGC = 400
-"""Of the measured API server. By Go's default of 100 collecting is nearly half of its work; see the
+"""GOGC of the measured API server. With Go's default of 100, collecting is nearly half of its work; see the
 README."""
 _REPORTS_SECONDS = 1.5
 """How long after a round its reports still count as its cost."""
@@ -56,8 +55,8 @@ _FLOW_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Extent:
-    """What is measured: ours and the others for these N, `sessions` first joins for each N of ours, so many
-    re-joins after each of them, participants in so many processes, whether the API server gets our flow
+    """What is measured: ours and the others for these N, `sessions` first joins for each N of ours, `rejoins`
+    after each of them, participants in `processes` processes, whether the API server gets our flow
     schema, and its GOGC."""
 
     ours: Sequence[int] = SIZES
@@ -131,7 +130,7 @@ def _etcd(wanted: Mapping[str, Sequence[int]], samples: Samples) -> None:
 
 
 def ours(plane: ControlPlane, n: int, rejoins: int, processes: int, found: Callable[[Sample], None]) -> None:
-    """One job of N fresh participants: their first join, and so many re-joins."""
+    """One job of N fresh participants: their first join, and then re-joins."""
     with contextlib.ExitStack() as stack:
         session = stack.enter_context(K8s(plane, f"swarm-{time.monotonic_ns()}").session(n, n))
         swarm = stack.enter_context(Swarm(session.swarm_seats(), processes))
@@ -154,7 +153,7 @@ def others(zygote: Zygote, backend: Backend, sizes: Sequence[int], samples: Samp
             rejoin = None
         for what, outcome in ((JOIN, join), (REJOIN, rejoin)):
             if outcome is not None:
-                _say(samples, Sample(what, backend.name, n, outcome.seconds, outcome.outcome, outcome.detail))
+                _say(samples, outcome.sample(what, backend.name, n))
         if join.outcome != OK:
             return
 
@@ -164,9 +163,9 @@ def write(samples: Samples, out: Path, *, picture: bool) -> None:
     samples.write(out / "scale.json")
     (out / "scale.md").write_text(table(samples))
     if picture:
-        from benchmarks.scale_plot import plot
+        from benchmarks.pictures import plot_scale
 
-        plot(samples, out / "scale.png")
+        plot_scale(samples, out / "scale.png")
 
 
 def one_round(what: str, n: int, session: K8sSession, swarm: Swarm, meter: Meter) -> Sample:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from benchmarks import markdown
 from benchmarks.markdown import document, facts, number, section, spread
 from benchmarks.plan import JOIN, REJOIN
-from benchmarks.scale_results import SECONDS, Sample, Samples, fit, summary, values
+from benchmarks.results import SECONDS, Samples
 
 TITLES = {
     JOIN: "First join: N fresh participants, TLS connections and all",
@@ -18,9 +19,11 @@ TITLES = {
 TARGETS = {REJOIN: {256: 0.5, 1000: 2.0, 4000: 8.0}, JOIN: {}}
 """Seconds that were set as the aim."""
 MAX_MEGABYTES = 300.0
-"""What the operator may have, whatever it serves."""
+"""The most that the operator may have, at any N."""
 MAX_WATCH_GROWTH = 1.1
 """Exponent of N by which the bytes of all watches may grow from one re-join to a larger one."""
+FIT_FROM = 32
+"""With fewer participants the time is that of a few requests, and says nothing about growth."""
 _COLUMNS: Sequence[tuple[str, str, Callable[[float, int], float] | None]] = (
     ("API requests per participant", "requests", lambda value, n: value / n),
     ("API requests of the operator", "operator_requests", None),
@@ -67,11 +70,11 @@ def table(samples: Samples) -> str:
 
 
 def _times(samples: Samples, what: str) -> str:
-    backends = samples.backends()
+    backends = [backend for backend, _ in samples.backends()]
     rows = []
     for n in samples.sizes(what):
         aim = TARGETS[what].get(n)
-        found = [summary(samples.of(what, backend, n)) for backend in backends]
+        found = [samples.summary(what, n, backend) for backend in backends]
         rows.append([str(n), *(spread(one) if one else "" for one in found), number(aim)])
     growth = [fit(samples.curve(what, backend)) for backend in backends]
     rows.append(["growth", *(f"N^{found.exponent:.2f}" if found else "" for found in growth), ""])
@@ -83,7 +86,7 @@ def _costs(samples: Samples, what: str) -> str:
     for n in samples.sizes(what, "k8s"):
         row = [str(n)]
         for _, name, scaled in _COLUMNS:
-            value = total(samples.of(what, "k8s", n), name)
+            value = total(samples, what, n, name)
             row.append(number(value if value is None or scaled is None else scaled(value, n)))
         rows.append(row)
     return markdown.table(["N", *(title for title, _, _ in _COLUMNS)], rows)
@@ -91,14 +94,14 @@ def _costs(samples: Samples, what: str) -> str:
 
 def _way(samples: Samples, what: str) -> str:
     rows = [
-        [str(n), *(number(total(samples.of(what, "k8s", n), name)) for _, name in _STEPS)]
+        [str(n), *(number(total(samples, what, n, name)) for _, name in _STEPS)]
         for n in samples.sizes(what, "k8s")
     ]
     return markdown.table(["N", *(title for title, _ in _STEPS)], rows)
 
 
 def missed_aims(samples: Samples) -> list[str]:
-    """In which of the sizes that were measured an aim was missed, in words."""
+    """A sentence for each measured size that missed an aim."""
     missed = []
     for what, aims in TARGETS.items():
         for n, seconds in samples.curve(what, "k8s"):
@@ -113,7 +116,29 @@ def missed_aims(samples: Samples) -> list[str]:
     return missed
 
 
-def total(samples: Sequence[Sample], names: str) -> float | None:
-    """The median of a figure, or of the sum of several with a plus between their names."""
-    medians = [statistics.median(found) for name in names.split("+") if (found := values(samples, name))]
-    return sum(medians) if medians else None
+def total(samples: Samples, what: str, n: int, names: str) -> float | None:
+    """The median of a figure of ours, or the sum of those of several with a plus between their names."""
+    medians = [samples.median(what, n, "k8s", name) for name in names.split("+")]
+    found = [value for value in medians if value is not None]
+    return sum(found) if found else None
+
+
+@dataclass(frozen=True)
+class Fit:
+    """value = factor * N ** exponent, by least squares of the logarithms."""
+
+    factor: float
+    exponent: float
+
+    def at(self, n: float) -> float:
+        """The value at N."""
+        return float(self.factor * n**self.exponent)
+
+
+def fit(points: Sequence[tuple[int, float]], start: int = FIT_FROM) -> Fit | None:
+    """The power law through the points from N = `start` on; None with fewer than two of them."""
+    logs = [(math.log(n), math.log(value)) for n, value in points if n >= start and value > 0]
+    if len({x for x, _ in logs}) < 2:
+        return None
+    slope, intercept = statistics.linear_regression([x for x, _ in logs], [y for _, y in logs])
+    return Fit(math.exp(intercept), slope)

@@ -6,17 +6,16 @@ that is opened again counts when it begins.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import markdown
-from benchmarks.crew import Crew, start_zygote
+from benchmarks.crew import start_zygote
 from benchmarks.k8s import ControlPlane, K8s
 from benchmarks.markdown import document, number
-from benchmarks.measures import call_together, start_crew
-from benchmarks.results import OK, Key, Outcome, Results
+from benchmarks.measures import first_round
+from benchmarks.results import OK, Outcome, Samples
 from benchmarks.zygote import Zygote
 
 SIZES = (8, 32, 128)
@@ -27,20 +26,20 @@ STEADY = "steady"
 
 def run(out: Path, sizes: Sequence[int], runs: int, plane: ControlPlane) -> None:
     """Measure, and write `steady.json` and `steady.md` after every measurement."""
-    results = Results({"apiserver": plane.version, "window seconds": WINDOW_SECONDS})
+    samples = Samples({"apiserver": plane.version, "window seconds": WINDOW_SECONDS})
     session = K8s(plane)
     with start_zygote() as zygote:
         for n in sizes:
             for _ in range(runs):
                 outcome = measure(zygote, session, n)
-                results.add(Key(STEADY, "k8s", "", n), outcome)
+                samples.add(outcome.sample(STEADY, "k8s", n))
                 rate = outcome.requests
                 figure = (
                     outcome.outcome if rate is None else f"{rate:.3f} requests/s (target {target(n):.3f})"
                 )
                 print(f"{STEADY:18} n={n:<4} {'k8s':24} {figure} {outcome.detail}", flush=True)
-                results.write(out / "steady.json")
-                (out / "steady.md").write_text(table(results))
+                samples.write(out / "steady.json")
+                (out / "steady.md").write_text(table(samples))
 
 
 def target(n: int) -> float:
@@ -50,13 +49,7 @@ def target(n: int) -> float:
 
 def measure(zygote: Zygote, backend: K8s, n: int) -> Outcome:
     """Requests a second of one job over the window; `seconds` is the window."""
-    with (
-        tempfile.TemporaryDirectory() as logs,
-        backend.session(n, n) as session,
-        Crew(zygote, Path(logs)) as crew,
-    ):
-        participants = start_crew(crew, [session.seat(index) for index in range(n)])
-        first = call_together(participants, n)
+    with first_round(zygote, backend.session(n, n), n) as (session, _, _, first):
         if first.outcome != OK:
             return first
         session.settled()
@@ -69,11 +62,10 @@ def measure(zygote: Zygote, backend: K8s, n: int) -> Outcome:
         return Outcome(seconds, requests=total / seconds, detail=detail)
 
 
-def table(results: Results) -> str:
+def table(samples: Samples) -> str:
     """Requests a second beside the target."""
     rows = []
-    for n in results.sizes(STEADY):
-        summary = results.summary(Key(STEADY, "k8s", "", n))
-        rows.append([str(n), number(summary.requests if summary else None), number(target(n))])
+    for n in samples.sizes(STEADY):
+        rows.append([str(n), number(samples.median(STEADY, n, "k8s", "requests")), number(target(n))])
     header = ["N", "requests/s, operator included", "target: 0.1 + N/60"]
     return document("Requests at the API server in steady state", markdown.table(header, rows))

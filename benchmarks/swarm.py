@@ -25,13 +25,13 @@ _PROCESS = Path(__file__).parent / "swarm_process.py"
 
 
 class SwarmError(RuntimeError):
-    """The swarm could not do what it was told; the text says what happened."""
+    """The swarm could not obey a command; the text says what happened."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """A round that all participants have joined. Times are monotonic seconds; `told` is the moment for which
-    all were told to call, `last_call` and the others are the last participant's."""
+    """A round that all participants have joined. Times are monotonic seconds; `told` is the moment at which
+    all were to call, `last_call` and the others are the last participant's."""
 
     told: float
     last_call: float
@@ -42,7 +42,7 @@ class Round:
 
     @property
     def seconds(self) -> float:
-        """From the last participant's call to the last participant's return."""
+        """Seconds from the last participant's call to the last participant's return."""
         return self.last_return - self.last_call
 
 
@@ -76,7 +76,7 @@ class Swarm:
 
     @property
     def pids(self) -> list[int]:
-        """The processes."""
+        """The ids of the processes."""
         return [process.pid for process, _ in self._running]
 
     def call(self, timeout: float) -> Round:
@@ -93,7 +93,7 @@ class Swarm:
         return common_round(passed, self._n, told)
 
     def usage(self) -> Usage:
-        """What all have used so far."""
+        """The use of all processes so far."""
         for _, connection in self._running:
             connection.send("usage")
         found = [answer for answer in self._answers(30.0) if isinstance(answer, Usage)]

@@ -88,8 +88,8 @@ class Wire:
         return Answer(answer.status, answer.headers, b"".join(parts))
 
     async def stream(self, path: str, silence: float) -> AsyncIterator[Answer | bytes]:
-        """Ask, and yield the answer's head, then its body as it comes. Raises Lost, also after so many
-        seconds of silence."""
+        """Ask, and yield the answer's head, then its body as it comes. Raises Lost, also after ``silence``
+        seconds."""
         try:
             answer = await self._ask("GET", path, b"", "")
             yield answer

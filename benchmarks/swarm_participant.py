@@ -59,7 +59,7 @@ def _parse(text: str) -> RoundRecord:
 
 
 class SwarmParticipant:
-    """See the module. `call` is `next_rendezvous`; all else goes on behind it, as in the handler."""
+    """See the module. `call` is `next_rendezvous`; the rest runs behind it, as in the handler."""
 
     def __init__(self, seat: SwarmSeat, tls: ssl.SSLContext) -> None:
         self._seat = seat
@@ -118,12 +118,12 @@ class SwarmParticipant:
         )
 
     def traffic(self) -> Traffic:
-        """What went over the wire so far."""
+        """The traffic on the wire so far."""
         counts = (self._watched.count(), self._asked.count())
         return Traffic(sum(sent for sent, _ in counts), sum(got for _, got in counts), self.refused)
 
     async def close(self) -> None:
-        """End without a word, as kill -9 does."""
+        """End at once, as by kill -9."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

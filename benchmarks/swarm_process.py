@@ -1,4 +1,4 @@
-"""A process that holds a part of the swarm: one event loop, hundreds of participants, told over a pipe.
+"""A process that holds a part of the swarm: one event loop, hundreds of participants, commanded over a pipe.
 
 Commands in, answers out, both pickled:
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def main(descriptor: int) -> NoReturn:
     """The process's whole life: obey until the pipe is closed."""
     sys.path[0] = str(Path(__file__).parent.parent)
-    import elasticjob.watch.establish  # noqa: F401 - and torch with it: whoever leads needs it at once
+    import elasticjob.watch.establish  # noqa: F401 - and torch with it: a leader needs it at once
 
     # It lives for one join and its re-joins: what a collector would look through in that time are the other
     # participants, again and again.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchmarks import markdown
 from benchmarks.markdown import document, facts, number, section, spread
 from benchmarks.plan import JOIN, KILL_TO_FIRST_STEP, REJOIN, REPLACE, SHRINK, WORKER_START
-from benchmarks.results import STANDBY, STORE_SHARING_OFF, Key, Results
+from benchmarks.results import STANDBY, STORE_SHARING_OFF, Samples
 
 _TITLES = {
     JOIN: "First join: the first `next_rendezvous` of N fresh participants (ours: TLS connections and all)",
@@ -30,66 +30,55 @@ _COLUMNS = {
 }
 
 
-def table(results: Results) -> str:
+def table(samples: Samples) -> str:
     """The whole document."""
-    sections = [_by_size(results, what, title) for what, title in _TITLES.items() if results.sizes(what)]
-    if results.sizes(KILL_TO_FIRST_STEP) or results.sizes(WORKER_START):
-        sections.append(_first_steps(results))
-    return document("Joining and re-forming", _HEAD, facts(results.environment), *sections)
+    sections = [_by_size(samples, what, title) for what, title in _TITLES.items() if samples.sizes(what)]
+    if samples.sizes(KILL_TO_FIRST_STEP) or samples.sizes(WORKER_START):
+        sections.append(_first_steps(samples))
+    return document("Joining and re-forming", _HEAD, facts(samples.environment), *sections)
 
 
 def column_name(backend: str, variant: str) -> str:
-    """How a backend and variant is called in the table and in the plot."""
+    """How a backend and variant is called in the table."""
     return _COLUMNS.get((backend, variant), f"{backend}, {variant}" if variant else backend)
 
 
-def ratio(results: Results, what: str, n: int) -> float | None:
+def ratio(samples: Samples, what: str, n: int) -> float | None:
     """The median of k8s by the smallest median that any variant of c10d reached."""
-    ours = results.summary(Key(what, "k8s", "", n))
-    theirs = [
-        summary.median
-        for backend, variant in results.backends(what)
-        if backend == "c10d"
-        and (summary := results.summary(Key(what, backend, variant, n))) is not None
-        and summary.median is not None
-    ]
-    if ours is None or ours.median is None or not theirs:
-        return None
-    return ours.median / min(theirs)
+    ours = samples.median(what, n, "k8s")
+    found = [samples.summary(what, n, *pair) for pair in samples.backends(what) if pair[0] == "c10d"]
+    theirs = [one.median for one in found if one is not None and one.median is not None]
+    return ours / min(theirs) if ours is not None and theirs else None
 
 
-def _by_size(results: Results, what: str, title: str) -> str:
-    backends = results.backends(what)
-    requests = any(series.requests for series in results.series() if series.key.what == what)
+def _by_size(samples: Samples, what: str, title: str) -> str:
+    backends = samples.backends(what)
+    requests = any(one.figures for one in samples.all if one.what == what)
     header = ["N", *(column_name(*pair) for pair in backends), "ratio"]
     if requests:
         header.append("API requests per participant")
     rows = []
-    for n in results.sizes(what):
-        row = [str(n), *(spread(results.summary(Key(what, *pair, n))) for pair in backends)]
-        row.append(number(ratio(results, what, n)))
+    for n in samples.sizes(what):
+        row = [str(n), *(spread(samples.summary(what, n, *pair)) for pair in backends)]
+        row.append(number(ratio(samples, what, n)))
         if requests:
-            ours = results.summary(Key(what, "k8s", "", n))
-            row.append(number(ours.requests if ours else None))
+            row.append(number(samples.median(what, n, "k8s", "requests")))
         rows.append(row)
     return section(title, markdown.table(header, rows))
 
 
-def _first_steps(results: Results) -> str:
+def _first_steps(samples: Samples) -> str:
     """The kill figures beside the bare worker start, and what is left of them without it."""
-    bare = results.summary(Key(WORKER_START, "c10d", "", 2))
+    bare = samples.median(WORKER_START, 2, "c10d")
     rows = []
-    for backend, variant in results.backends(KILL_TO_FIRST_STEP):
-        summary = results.summary(Key(KILL_TO_FIRST_STEP, backend, variant, 2))
-        rest = None
-        if summary and summary.median is not None and bare and bare.median is not None:
-            rest = summary.median - bare.median
-        rows.append(
-            [f"kill -9 to first step, {column_name(backend, variant)}", spread(summary), number(rest)]
-        )
-    for n in results.sizes(WORKER_START):
+    for pair in samples.backends(KILL_TO_FIRST_STEP):
+        summary = samples.summary(KILL_TO_FIRST_STEP, 2, *pair)
+        whole = summary.median if summary else None
+        rest = whole - bare if whole is not None and bare is not None else None
+        rows.append([f"kill -9 to first step, {column_name(*pair)}", spread(summary), number(rest)])
+    for n in samples.sizes(WORKER_START):
         name = f"bare start under `torchrun --standalone`, {n} worker{'s' if n > 1 else ''}"
-        rows.append([name, spread(results.summary(Key(WORKER_START, "c10d", "", n))), ""])
+        rows.append([name, spread(samples.summary(WORKER_START, n, "c10d")), ""])
     title = "Two real torchruns: kill -9 of one, a new one at once, to the first step in all workers"
     header = ["what", "seconds", "less the bare start of 2 workers"]
     return section(title, markdown.table(header, rows))

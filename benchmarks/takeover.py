@@ -42,12 +42,12 @@ class Counting:
         self._object, self._page = client_module._object, client_module._page
 
     def object(self, name: str, answer: bytes) -> Any:
-        """In place of the client's own function."""
+        """Count, and do what the client's own function does."""
         self._count(name, answer)
         return self._object(name, answer)
 
     def page(self, name: str, answer: bytes) -> Any:
-        """In place of the client's own function."""
+        """Count, and do what the client's own function does."""
         self._count(name, answer)
         return self._page(name, answer)
 

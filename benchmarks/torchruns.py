@@ -146,7 +146,7 @@ def kill_to_first_step(backend: Backend) -> Outcome:
 
 
 def worker_start(workers: int) -> Outcome:
-    """`torchrun --standalone` with so many workers: from its start to their first step."""
+    """Seconds from the start of `torchrun --standalone` to the first step of its workers."""
     with started_torchruns() as torchruns:
         started = time.monotonic()
         torchruns.start("0", ["--standalone", f"--nproc-per-node={workers}"], {})
@@ -165,7 +165,7 @@ def started_torchruns(*, traced: bool = False, script: Path | None = None) -> It
 
 
 def start(torchruns: Torchruns, seat: Seat, index: int, workers: int = 1) -> None:
-    """Start the torchrun that sits there, with so many workers; its name is the index."""
+    """Start the torchrun of this seat with ``workers`` workers; its name is the index."""
     arguments = [
         f"--rdzv-backend={seat.backend}",
         f"--rdzv-endpoint={seat.endpoint}",

@@ -25,7 +25,7 @@ _HERE = str(Path(__file__).parent)
 
 
 def stamp(name: str, at: float | None = None) -> None:
-    """One line."""
+    """Write a line."""
     _FILE.write(f"{name} {time.monotonic() if at is None else at}\n")
 
 

@@ -35,7 +35,7 @@ READY = "warm workers: ready"
 
 @dataclass(frozen=True)
 class Pair:
-    """Milliseconds per step of so many ``workers``, without and with warm workers, over the first ``seconds``
+    """Milliseconds per step of ``workers`` workers, without and with warm workers, over the first ``seconds``
     after the first step. ``ready``: whether all interpreters were there before the end."""
 
     workers: int
@@ -46,7 +46,7 @@ class Pair:
 
     @property
     def ratio(self) -> float:
-        """By how much steps take longer."""
+        """The factor by which steps take longer."""
         return self.warm / self.cold
 
 

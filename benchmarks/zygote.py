@@ -43,7 +43,7 @@ QUIET = {
     "GLOO_SOCKET_IFNAME": "lo",
     "RES_OPTIONS": "attempts:0",
 }
-"""For every process that imports torch: no threads at import, no C++ warnings, no interface lookups, no DNS.
+"""For processes that import torch: no threads at import, no C++ warnings, no interface lookups, no DNS.
 
 DNS: a TCPStore asks for the name of each peer, on its server's only thread, and is silent for 5 s when the
 name server drops a query (pytorch#159007). The figures would be those of the machine's name server: with one
@@ -97,7 +97,7 @@ class Zygote:
         return None if answer == _RUNS else int(answer)
 
     def wait(self, pid: int) -> int:
-        """Wait for a process's end. Until it was told, its process id is not used again."""
+        """Wait for a process's end. Until then its process id is not used again."""
         return int(self._ask("wait", pid))
 
     def _ask(self, what: str, pid: int) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 COLUMNS = 24
 SCHEMA_VERSION = 39
-"""Of Grafana 10.3 and later; a later one brings it up to date when it reads it."""
+"""The version of Grafana 10.3's format. A later Grafana converts it when it reads it."""
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 GREEN, YELLOW, ORANGE, RED, BLUE = "green", "yellow", "orange", "red", "blue"
 
@@ -92,7 +92,7 @@ def dashboard(
 
 
 def text(made: Mapping[str, Any]) -> str:
-    """As it stands in a file."""
+    """The dashboard as the text of a file."""
     return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -194,7 +194,7 @@ def _panel(panel: Panel) -> dict[str, Any]:
 
 
 def _is_asked_once(panel: Panel) -> bool:
-    """For now, or for the whole time shown, and not for each point of it."""
+    """Whether a panel asks once, for now or for the whole time shown, and not for each point of it."""
     return panel.kind in ("bargauge", "table") or any("$__range" in query.expr for query in panel.queries)
 
 

@@ -32,7 +32,7 @@ from tests.dockerfile import HOME, ROOT, Build, BuildError
 
 IMAGES = ("operator", "handler")
 PLATFORMS = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
-"""With the names that wheels have for them."""
+"""The platforms of images, with their names in wheels."""
 
 _MACHINES = {"x86_64": "linux/amd64", "aarch64": "linux/arm64", "arm64": "linux/arm64"}
 _PUSH_SECONDS = 3600.0

@@ -4,6 +4,8 @@ Whatever ran since ``build/operator-rights`` was removed counts; `make test` beg
 this command. It fails for a right of the chart that no test has used and for a request that RBAC refused.
 """
 
+# shows: it has more rights than it needs
+
 from __future__ import annotations
 
 import json

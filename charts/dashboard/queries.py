@@ -5,7 +5,7 @@ from __future__ import annotations
 from charts.grafana import BLUE, GREEN, ORANGE, RED, YELLOW, Query
 
 RUNBOOKS_AT = "https://git.example/elasticjob/blob/main"
-"""Where runbooks are, until somebody says it: the chart puts in `metrics.prometheusRule.runbookUrl`."""
+"""Where runbooks are by default: the chart puts in `metrics.prometheusRule.runbookUrl`."""
 PODS = 'namespace="$namespace", pod=~"$operator-[0-9a-z]+-[0-9a-z]+"'
 """The pods of one release, by the labels of the scrape."""
 JOB = f'{PODS}, job_namespace="$job_namespace", job_name="$job_name"'
@@ -65,7 +65,7 @@ def in_an_hour(metric: str) -> str:
 
 
 def quantiles(metric: str) -> tuple[Query, ...]:
-    """By account over the hour before: what half, and what nine of ten, stay below."""
+    """The median and the 90th percentile of the hour before, by account."""
     every = f"sum by (le, account) (increase({of(f'{metric}_bucket')}[1h]))"
     return (
         Query(f"histogram_quantile(0.9, {every})", f"{LEGEND_OF_ACCOUNTS}: 9 of 10"),
@@ -74,7 +74,7 @@ def quantiles(metric: str) -> tuple[Query, ...]:
 
 
 def quantile(quantile: float, metric: str, by: str = "") -> str:
-    """Of what happens all the time."""
+    """A quantile of what happens all the time."""
     every = f"sum by (le{by}) (rate({of(f'{metric}_bucket')}[$__rate_interval]))"
     return f"histogram_quantile({quantile}, {every})"
 

@@ -79,7 +79,7 @@ class Release(Generic[C_co]):
         self.cluster.kubectl("delete", "crd", "elasticjobs.elasticjob.dev", "--ignore-not-found")
 
     def operators(self, count: int = 2) -> dict[str, dict[str, Any]]:
-        """The operator's pods by UID: so many, of which one leads."""
+        """The operator's pods by UID, when there are ``count`` and one leads."""
 
         def pods() -> list[dict[str, Any]]:
             answer = self.cluster.kubectl("-n", NAMESPACE, "get", "pods", *OF_THE_RELEASE, "-o", "json")

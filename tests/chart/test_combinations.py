@@ -60,7 +60,7 @@ def test_what_is_rendered_fits_together(helm: Helm, number: int) -> None:
 
 
 def selectors(made: list[dict[str, Any]]) -> Iterator[dict[str, str]]:
-    """Of all that look for the operator's pods."""
+    """The selectors of all objects that look for the operator's pods."""
     for one in made:
         if one["kind"] in ("Deployment", "PodDisruptionBudget", "PodMonitor"):
             yield one["spec"]["selector"]["matchLabels"]

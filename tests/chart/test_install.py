@@ -75,7 +75,7 @@ def test_jobs_train_through_the_life_of_a_release(release: Release[Cluster], tmp
     assert "Phase:          Succeeded" in release.words("docs/operate/install.md", "helm-test")
     assert not [name for name in release.everything().keys() - installed.keys() if "-test" in name]
 
-    # What helm told to do next works, too.
+    # The next steps that helm prints work, too.
     manifest = re.search(r"^kubectl apply -f - <<EOF\n(.*?)^EOF$", said, re.MULTILINE | re.DOTALL)
     assert manifest is not None, said
     assert "my-job created" in kubectl("apply", "--dry-run=server", "-f", "-", input=manifest[1]).stdout
@@ -226,7 +226,7 @@ def _writes_lease(release: Release[Cluster], pod: str, lease: str) -> str:
     kubectl = release.cluster.kubectl
     token = kubectl("-n", "team-a", "create", "token", "job-elasticjob", *bound).stdout.strip()
     patch = json.dumps({"metadata": {"annotations": {"example.com/written-by": pod}}})
-    # As nobody: a kubeconfig with the administrator's token would win over the flag.
+    # Without an account: a kubeconfig with the administrator's token would win over the flag.
     return kubectl(
         *("-n", "team-a", "patch", "lease", lease, "--type=merge", "-p", patch, "--dry-run=server"),
         *("--kubeconfig=/dev/null", f"--server={release.cluster.server}", f"--token={token}"),

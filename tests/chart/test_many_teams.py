@@ -29,7 +29,7 @@ GROUPS = {
     "leases": "coordination.k8s.io",
     "rolebindings": "rbac.authorization.k8s.io",
 }
-"""Of resources that are not in the core group."""
+"""The groups of resources that are not in the core group."""
 OF_THE_CLUSTER = {"clusterroles", "nodes"}
 RIGHT = re.compile(r"`(\w+) ([a-z]+)(?:/([a-z]+))?(?: ([a-z0-9-]+))?`(?: in ([a-z-]+))?")
 USERS = {
@@ -39,11 +39,11 @@ USERS = {
     "operator": f"system:serviceaccount:{NAMESPACE}:elasticjob",
     "a job's pod": f"system:serviceaccount:{TEAM}:mnist-elasticjob",
 }
-"""By the columns of the table."""
+"""The users, by the columns of the table."""
 
 
 def test_a_job_can_be_no_larger_than_the_cluster_allows(release: Release[Cluster]) -> None:
-    """By any way that there is to a size; what is larger already may stay so, and shrink."""
+    """Every way to set a size is limited. A job that is larger already may stay so, and shrink."""
     release.install({**NO_POD, "watchNamespaces": ["team-a"]})
     job = _Size(release.cluster, "team-a")
     assert job.apply(replicas=5, spares=4) == ""

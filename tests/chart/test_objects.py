@@ -200,7 +200,7 @@ def test_definition_goes_with_the_release_on_request(release: Release[Cluster]) 
 
 
 def _content(thing: dict[str, Any]) -> dict[str, Any]:
-    """What an object is told to be, and which one it is."""
+    """The content of an object, and its identity."""
     wanted = {key: value for key, value in thing.items() if key not in ("metadata", "status")}
     meta = thing["metadata"]
     return {**wanted, **{key: meta.get(key) for key in ("uid", "generation", "labels", "annotations")}}

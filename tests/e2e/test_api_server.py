@@ -1,5 +1,7 @@
 """The API server is away or slow: training goes on, and what it costs in good times is little."""
 
+# shows: the API server is away
+
 from __future__ import annotations
 
 import json
@@ -66,6 +68,7 @@ def test_away_while_a_round_forms(job: JobRun, installed: Cluster) -> None:
 
 
 @pytest.mark.slow
+# shows: every API write takes 10 s
 def test_slow_writes_break_no_round(job: JobRun, installed: Cluster) -> None:
     """Every write takes 10 s for a minute, under three jobs: no pod counts as silent."""
     jobs = [

@@ -43,6 +43,7 @@ def condition(job: JobRun, kind: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+# shows: `kubectl scale` up, or an autoscaler
 def test_an_autoscaler_scales_a_job(job: JobRun) -> None:
     """Up with all newcomers in one round, and down. What it may not do or can't know does no harm."""
     with job.cluster.external_metrics() as metrics:

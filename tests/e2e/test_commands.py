@@ -50,6 +50,7 @@ def all_succeeded(job: JobRun) -> bool:
 
 
 @pytest.mark.slow
+# shows: the command starts torchrun again after success
 def test_a_second_torchrun_in_the_same_command_begins_the_next_round(job: JobRun) -> None:
     """torchrun prep.py && torchrun train.py, in the same pods, uncharged."""
     mark = 'touch "$1/{}-$ELASTICJOB_POD_NAME"'
@@ -62,6 +63,7 @@ def test_a_second_torchrun_in_the_same_command_begins_the_next_round(job: JobRun
 
 
 @pytest.mark.slow
+# shows: the command fails after torchrun (`torchrun train.py && upload`)
 def test_a_command_that_fails_after_torchrun_is_a_failure(job: JobRun) -> None:
     """Rank by rank the same command: in one pod the upload fails once. All begin again, and end well."""
     upload = '{ [ "$ELASTICJOB_POD_NAME" != "$JOB-1-0" ] || { echo no such bucket; exit 7; }; }'

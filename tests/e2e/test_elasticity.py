@@ -25,6 +25,7 @@ def standbys(job: JobRun) -> set[str]:
     return said & labelled
 
 
+# shows: a container dies, and there is a spare
 def test_a_spare_is_promoted_and_replaced(job: JobRun) -> None:
     job.apply(replicas=2, spares=1)
     job.training(1, members=2)
@@ -122,6 +123,7 @@ def warm_again(job: JobRun) -> str:
 
 
 @pytest.mark.slow
+# shows: pods cannot be scheduled
 def test_pods_that_nobody_can_place_hold_up_nobody(job: JobRun) -> None:
     job.apply(replicas=2, minReplicas=2)
     job.training(1, members=2)

@@ -1,5 +1,7 @@
 """Failure rules and accounts with real torchruns: what the root failure is, and what a rule makes of it."""
 
+# shows: a failure rule matches the root failure
+
 from __future__ import annotations
 
 import shlex

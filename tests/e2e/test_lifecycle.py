@@ -16,6 +16,8 @@ OWNED = "pods,leases,serviceaccounts,roles,rolebindings,networkpolicies"
 
 
 @pytest.mark.slow
+# shows: `suspend: true`
+# shows: `suspend: false` again
 def test_suspended_in_the_middle_of_training_and_resumed(job: JobRun) -> None:
     """Pods go and come; the number goes on and nothing is charged. At the end nothing is left of the pods,
     and with the time to live nothing of the job."""
@@ -53,6 +55,7 @@ def test_suspended_in_the_middle_of_training_and_resumed(job: JobRun) -> None:
     gone(job)
 
 
+# shows: `ttlSecondsAfterFinished` have passed
 def test_complete_with_a_spare_and_deleted_at_once(job: JobRun) -> None:
     """The one that stands by ends as quietly as the one that has trained; ttlSecondsAfterFinished is 0."""
     job.apply(replicas=1, spares=1, ttlSecondsAfterFinished=0)

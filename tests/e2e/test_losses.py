@@ -31,6 +31,7 @@ def test_trains_to_the_end(job: JobRun) -> None:
 
 
 @pytest.mark.slow
+# shows: a worker process dies
 def test_a_worker_is_killed(job: JobRun) -> None:
     job.apply()
     job.training(1, members=2)
@@ -46,6 +47,7 @@ def test_a_worker_is_killed(job: JobRun) -> None:
 
 
 @pytest.mark.slow
+# shows: a container dies (SIGKILL)
 def test_a_pod_is_killed_and_replaced(job: JobRun) -> None:
     job.apply()
     job.training(1, members=2)
@@ -85,6 +87,7 @@ def ids_by_step(steps: list[dict[str, Any]]) -> dict[int, str]:
     return found
 
 
+# shows: rank 0's pod dies
 def test_rank_0_is_killed_and_the_result_is_that_of_the_undisturbed_run(job: JobRun, tmp_path: Path) -> None:
     """The sequence of sample ids is the same, and so is the loss within 1e-3 (summation order differs)."""
     undisturbed = JobRun(job.cluster, job.namespace, tmp_path / "undisturbed", "undisturbed")
@@ -104,6 +107,7 @@ def test_rank_0_is_killed_and_the_result_is_that_of_the_undisturbed_run(job: Job
 
 
 @pytest.mark.slow
+# shows: a member dies right after the barrier
 def test_a_member_dies_right_after_the_barrier(job: JobRun) -> None:
     """Between the barrier and torch's rank assignment: no agent blocks there, the next round forms."""
     job.apply(["python", str(SCRIPTS / "dies_after_barrier.py"), str(SCRIPTS / "steps.py"), str(job.folder)])
@@ -113,6 +117,7 @@ def test_a_member_dies_right_after_the_barrier(job: JobRun) -> None:
     job.complete()
 
 
+# shows: pods cannot be scheduled
 def test_shrinks_below_replicas_and_grows_again(job: JobRun) -> None:
     job.apply(replicas=2, minReplicas=1)
     job.training(1, members=2)
@@ -135,6 +140,8 @@ def test_shrinks_below_replicas_and_grows_again(job: JobRun) -> None:
 
 
 @pytest.mark.slow
+# shows: `kubectl scale` up, or an autoscaler
+# shows: `kubectl scale` down
 def test_scaled_up_and_down(job: JobRun) -> None:
     job.apply(replicas=1, minReplicas=1, maxReplicas=3)
     job.training(1, members=1)
@@ -152,6 +159,7 @@ def test_scaled_up_and_down(job: JobRun) -> None:
 
 
 @pytest.mark.slow
+# shows: a member fails after others have succeeded
 def test_one_member_fails_after_others_have_succeeded(job: JobRun) -> None:
     job.apply([*TORCHRUN, str(SCRIPTS / "late.py"), str(job.folder)])
     job.wait_for(
@@ -171,6 +179,7 @@ def test_one_member_fails_after_others_have_succeeded(job: JobRun) -> None:
 
 
 @pytest.mark.slow
+# shows: the command does not use the rendezvous backend `k8s`
 def test_standalone_in_the_manifest_by_mistake(job: JobRun) -> None:
     job.apply([*TORCHRUN, "--standalone", str(SCRIPTS / "alone.py")])
     failed = job.failed()
@@ -187,6 +196,7 @@ def test_standalone_in_the_manifest_by_mistake(job: JobRun) -> None:
     job.wait_for(told, "a Warning event names the flag")
 
 
+# shows: an account is over its limit
 def test_an_account_used_up_fails_the_job(job: JobRun) -> None:
     job.apply(
         [*TORCHRUN, str(SCRIPTS / "broken.py")],

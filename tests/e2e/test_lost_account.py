@@ -43,6 +43,8 @@ def end_of(job: JobRun, number: int) -> dict[str, Any]:
     return found
 
 
+# shows: a job's service account is deleted
+# shows: the job's service account is deleted
 def test_an_account_that_is_deleted_is_made_again_and_nobody_is_taken_for_one_that_trains(
     job: JobRun, installed: Cluster
 ) -> None:
@@ -73,6 +75,7 @@ def test_an_account_that_is_deleted_is_made_again_and_nobody_is_taken_for_one_th
     assert "made again" not in job.condition("Training")["message"]
 
 
+# shows: one member cannot write: its token or its rights are refused, or its path to the API ...
 def test_the_end_of_a_worker_whose_agent_cannot_write_reaches_the_status_by_its_leader(
     job: JobRun, installed: Cluster
 ) -> None:

@@ -63,6 +63,7 @@ def busy_loops(count: int) -> Iterator[None]:
 
 
 @pytest.mark.slow
+# shows: all CPUs are busy (every worker imports torch)
 def test_starved_of_cpu(job: JobRun, installed: Cluster, identified: Identified) -> None:
     """While all pods import torch again and again beside busy loops, no member is reported lost.
 
@@ -111,6 +112,7 @@ def last_steps(job: JobRun) -> list[dict[str, Any]]:
         pytest.param(60, id="a-minute", marks=pytest.mark.slow),
     ],
 )
+# shows: the API server answers 429, 500 or 503 to everything, or hangs with all watches open
 def test_the_api_server_is_in_trouble(job: JobRun, installed: Cluster, seconds: int) -> None:
     """It answers everything, new watches too, with 429 and Retry-After; with 500 and 503; then it hangs, with
     all watches open.

@@ -76,6 +76,10 @@ def taints(job: JobRun, name: str) -> set[tuple[str, str]]:
     return {(t["key"], t["effect"]) for t in node(job, name).get("spec", {}).get("taints", [])}
 
 
+# shows: a node is NotReady and its pods are silent
+# shows: Kubernetes evicts from an unreachable node, and the pod stays in Terminating
+# shows: a node gets the taint out-of-service and is not ready
+# shows: a machine dies, and its peers' collectives fail before a heartbeat is missed
 def test_nodes_are_lost(job: JobRun) -> None:
     """Cut off with its pods running; off for good and declared out of service; its object deleted."""
     cluster = job.cluster
@@ -142,6 +146,7 @@ def test_nodes_are_lost(job: JobRun) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+# shows: the whole job is cut off, or all its nodes are lost; all workers save with ...
 def test_a_whole_round_is_cut_off_and_its_checkpoints_are_fenced(job: JobRun) -> None:
     """All members are on one node, which goes on without the API server: the next round needs no proof of
     their end, and what they save from then on is refused."""
@@ -171,6 +176,7 @@ def test_a_whole_round_is_cut_off_and_its_checkpoints_are_fenced(job: JobRun) ->
 
 
 @pytest.mark.slow
+# shows: a node object is deleted
 def test_the_pod_of_a_deleted_node_is_collected(job: JobRun) -> None:
     """Kubernetes gives a deleted node 40 to 60 s to come back; the job does not wait for that."""
     cluster = job.cluster

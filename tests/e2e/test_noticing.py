@@ -63,6 +63,8 @@ def replaced(job: JobRun, victim: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
+# shows: an agent or a whole pod is frozen (SIGSTOP), and its port accepts connections
+# shows: an agent, node or network is away for less than its time limit
 def test_an_agent_stalls(job: JobRun) -> None:
     """SIGSTOP: the kernel goes on accepting connections to the agent's port, so the stall timeout counts.
 
@@ -112,6 +114,9 @@ def test_an_agent_stalls(job: JobRun) -> None:
 
 
 @pytest.mark.slow
+# shows: an agent dies, and its port with it
+# shows: a node freezes
+# shows: an agent, node or network is away for less than its time limit
 def test_a_node_freezes_and_one_dies(job: JobRun) -> None:
     """Frozen for less than the limit, dead without a word (its ports refuse), frozen for longer."""
     job.apply(lone_steps(job), pod=apart(job), rendezvous=LIMITS)

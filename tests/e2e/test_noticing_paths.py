@@ -29,6 +29,8 @@ LIMITS = {"heartbeatTimeoutSeconds": 6, "establishTimeoutSeconds": 5}
 
 
 @pytest.mark.slow
+# shows: an agent, node or network is away for less than its time limit
+# shows: a pod's network loses packets, one way or both ways
 def test_a_pod_is_cut_off(job: JobRun) -> None:
     """From all peers, and from the API server; whichever way packets are lost. Short of the limit: nothing.
 
@@ -78,6 +80,8 @@ def test_a_pod_is_cut_off(job: JobRun) -> None:
 
 
 @pytest.mark.slow
+# shows: only the connection between the leader and one member is cut
+# shows: the connections between the leader and all others are cut
 def test_a_path_to_the_leader_is_cut(job: JobRun) -> None:
     """All pods reach the API server, but one or both of two members don't reach the leader.
 

@@ -1,5 +1,7 @@
 """The operator is killed at the worst moments: training goes on, and the next one resumes from the status."""
 
+# shows: the operator dies, at any moment
+
 from __future__ import annotations
 
 import json
@@ -38,6 +40,7 @@ def test_killed_in_the_middle_of_a_round(job: JobRun, operator: Operator) -> Non
 
 
 @pytest.mark.slow
+# shows: several agents report one failure, and the operator dies between any two writes
 def test_killed_between_two_rounds(job: JobRun, operator: Operator) -> None:
     """I7: the charge is neither lost nor made twice."""
     job.apply()
@@ -109,6 +112,7 @@ def test_the_leader_of_two_dies(job: JobRun, operator: Operator, installed: Clus
             print(one.log.read_text()[-4000:])
 
 
+# shows: the job is deleted and created again
 def test_deleted_and_created_again_under_the_same_name(job: JobRun) -> None:
     job.apply()
     job.training(1, members=2)

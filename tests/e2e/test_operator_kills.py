@@ -134,6 +134,8 @@ def _suspend_and_resume(job: JobRun) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
+# shows: a pod is deleted by a user or another controller
+# shows: the operator dies, at any moment
 def test_status_stays_truthful(job: JobRun, operator: Operator) -> None:
     undisturbed = live(job, lambda _: None)
     assert Counter(cause for _, cause, *_ in undisturbed["rounds"]) == {

@@ -33,6 +33,7 @@ APART = {
 
 @needs_root
 @pytest.mark.parametrize("victim", ["a member", "the leader"])
+# shows: a node is cut off
 def test_a_node_is_cut_off_with_its_pods_running(job: JobRun, victim: str) -> None:
     """I4: the zombies neither join nor disturb, also when the node is back."""
     job.apply(

@@ -62,6 +62,7 @@ def steps_once(log: Path) -> set[int]:
     return {entry["round"] for entry in logged}
 
 
+# shows: scaled up or down, or `suspend: true`, and the script calls `should_stop`
 def test_no_step_is_lost_when_a_job_is_scaled_and_suspended(job: JobRun) -> None:
     """The only checkpoints are those at which the script was asked to stop: a step that one of them missed
     would be trained, and logged, again."""
@@ -98,6 +99,7 @@ SLOW = [pytest.param(what, marks=pytest.mark.slow) for what in [*LOST][1:]]
 
 
 @pytest.mark.parametrize("what", ["ends well", *SLOW])
+# shows: a member ends well while the round drains, because it had fewer batches
 def test_nobody_waits_in_a_drain_for_a_rank_that_does_not_come(job: JobRun, what: str) -> None:
     """Rank 0 has stopped. The other has fewer steps to make: it never comes to the one at which all stop. It
     would have ten minutes for it."""
@@ -118,6 +120,7 @@ def test_nobody_waits_in_a_drain_for_a_rank_that_does_not_come(job: JobRun, what
 
 
 @pytest.mark.slow
+# shows: a pod is deleted, evicted or preempted, and the script calls `should_stop`
 def test_no_step_is_lost_when_members_are_deleted_and_evicted(job: JobRun) -> None:
     """As above: what the script logs is each step once, although both pods are taken away, one as kubectl
     deletes it, and the leader's as kubectl drain does it. Both train on until the next pod has joined, and
@@ -146,6 +149,7 @@ def test_no_step_is_lost_when_members_are_deleted_and_evicted(job: JobRun) -> No
 
 
 @pytest.mark.slow
+# shows: the job is deleted, at any moment
 def test_pods_of_a_deleted_job_wait_for_no_next_pod(job: JobRun) -> None:
     """Their hooks give the operator ten seconds, and it says nothing. A replacement would have a minute."""
     job.apply(digits(job, job.folder / "log.jsonl"), replicas=2, minReplicas=2)
@@ -155,6 +159,7 @@ def test_pods_of_a_deleted_job_wait_for_no_next_pod(job: JobRun) -> None:
 
 
 @pytest.mark.slow
+# shows: a node gets a taint that says that it is about to go (Karpenter, the cluster ...
 def test_no_step_is_lost_when_a_node_is_about_to_go(job: JobRun) -> None:
     """The leader's node is tainted. Both train on until the next pod has joined from another node."""
     job.deadline = 600.0

@@ -69,6 +69,7 @@ def test_the_example_of_an_indexed_job_trains_to_the_end(others: OthersRun, tmp_
 
 
 @pytest.mark.slow
+# shows: a pod of a Job dies (no template)
 def test_the_job_replaces_a_pod_and_the_new_one_takes_the_rank_of_its_index(others: OthersRun) -> None:
     others.serve(3)
     others.indexed(3, "Never")
@@ -129,6 +130,7 @@ def test_a_container_restarts_in_place_then_the_job_is_made_again(others: Others
 
 
 @pytest.mark.slow
+# shows: gives a pod the label of a job without template
 def test_bare_pods_rank_by_name_and_strangers_disturb_nobody(
     others: OthersRun, cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -167,6 +169,7 @@ def test_bare_pods_rank_by_name_and_strangers_disturb_nobody(
     others.complete()
 
 
+# shows: belongs to another job
 def test_rights_follow_the_pods_and_reach_no_further(others: OthersRun) -> None:
     """The pods of a Job have random names: the Role names those that there are."""
     others.serve(2)
@@ -232,6 +235,7 @@ def may_announce(others: OthersRun, client: ApiClient, name: str, uid: str) -> N
 
 
 @pytest.mark.slow
+# shows: a second torchrun is started in a pod (`kubectl exec`, or by a script)
 def test_a_second_torchrun_in_a_pod_is_refused_and_the_round_goes_on(others: OthersRun) -> None:
     """As ``kubectl exec`` starts one: in the same container, with the same environment. What its message
     advises works."""

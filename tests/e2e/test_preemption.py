@@ -45,6 +45,7 @@ def caused(job: JobRun, number: int, cause: str, account: str) -> dict[str, Any]
     return found
 
 
+# shows: the scheduler preempts a pod
 def test_the_scheduler_preempts_a_member(job: JobRun) -> None:
     """The node is full and a more important pod comes: training goes on with the rest, and grows again."""
     cluster, node = job.cluster, job.cluster.node_names[0]
@@ -99,6 +100,7 @@ def test_the_scheduler_preempts_a_member(job: JobRun) -> None:
 
 
 @pytest.mark.slow
+# shows: a pod is evicted through the API (`kubectl drain --delete-emptydir-data`; without ...
 def test_members_are_evicted(job: JobRun) -> None:
     """Within a disruption budget, which learns the job's size from /scale; and by kubectl drain."""
     cluster = job.cluster
@@ -166,6 +168,8 @@ def evict(pod: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+# shows: the kubelet evicts a pod: memory or disk is short
+# shows: a pod's machine is shut down (a spot node)
 def test_kubelet_ends_members(job: JobRun) -> None:
     """Under memory pressure, which is the infrastructure's fault, and because a spot node is reclaimed."""
     job.apply(pod=apart(job))

@@ -10,6 +10,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 
 
 @pytest.mark.slow
+# shows: training hangs: no step for `hangTimeoutSeconds`
 def test_a_hang_is_broken_up_and_leaves_every_worker_s_stack_in_the_log(job: JobRun) -> None:
     job.apply(
         [*TORCHRUN, str(SCRIPTS / "hangs.py"), str(job.folder)],

@@ -35,6 +35,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.devcluster, pytest.mark.timeout(6
         pytest.param("lone_steps.py", 0, id="the leader"),
     ],
 )
+# shows: one API server of several fails silently, with the connections of some pods
 def test_nobody_is_lost_with_an_api_server(job: JobRun, installed: Cluster, script: str, slot: int) -> None:
     proxy = installed.proxy()
     way = f"export KUBERNETES_SERVICE_HOST={proxy.host} KUBERNETES_SERVICE_PORT={proxy.port}"
@@ -50,6 +51,7 @@ def test_nobody_is_lost_with_an_api_server(job: JobRun, installed: Cluster, scri
 
 @pytest.mark.slow
 @pytest.mark.parametrize("broken", [True, False], ids=["after the round was broken", "before"])
+# shows: one API server of several fails silently, with the connections of the operator
 def test_nobody_is_lost_by_what_the_operator_does_not_hear(
     job: JobRun, installed: Cluster, namespace: str, tmp_path: Path, operator: Operator, broken: bool
 ) -> None:

@@ -35,6 +35,11 @@ def unauthorized(cluster: Cluster, offset: int) -> Counter[str]:
 
 
 @pytest.mark.slow
+# shows: a token has expired, and another is on disk
+# shows: every token is rejected with 401: a new signing key, a deleted account of a template's own
+# shows: a token is replaced on disk
+# shows: the API server's signing key changes: every token is 401
+# shows: the job's service account is deleted
 def test_tokens_are_replaced_lose_their_key_and_their_account(
     job: JobRun, operator: Operator, installed: Cluster
 ) -> None:

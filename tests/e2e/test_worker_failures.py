@@ -44,6 +44,8 @@ def script(job: JobRun, *arguments: str, flags: tuple[str, ...] = ()) -> list[st
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
+# shows: a worker process dies
+# shows: a worker raises, or exits with a code
 def test_one_pod(job: JobRun, arguments: list[str], exit_code: int, message: str) -> None:
     """sys.exit leaves no error file even where main is decorated."""
     job.apply(script(job, *arguments), replicas=1)
@@ -65,6 +67,7 @@ def test_one_pod(job: JobRun, arguments: list[str], exit_code: int, message: str
         pytest.param("kill", -9, "killed by SIGKILL", marks=pytest.mark.slow),
     ],
 )
+# shows: a worker fails, and workers of other pods fail because it is gone
 def test_the_root_has_failed_before_its_echo(job: JobRun, how: str, exit_code: int, message: str) -> None:
     """Two pods; the workers of both are dead before either torchrun looks. Which of the two looks first is
     chance, which of the workers ended first is not."""
@@ -105,6 +108,7 @@ def test_a_launcher_of_ones_own_in_between(job: JobRun) -> None:
     job.complete()
 
 
+# shows: torchrun gives up (your own pods, `--max-restarts` used up)
 def test_a_torchrun_that_gives_up_says_why(job: JobRun) -> None:
     """Its restarts are used up (pods of others have torch's own limit, 0): it reports before it leaves."""
     job.apply(
@@ -118,6 +122,7 @@ def test_a_torchrun_that_gives_up_says_why(job: JobRun) -> None:
 
 
 @pytest.mark.slow
+# shows: a worker's failure is reported after the round has ended
 def test_a_round_that_others_have_ended_is_no_failure(job: JobRun) -> None:
     """What torch stops at a restart is not reported."""
     job.apply([*TORCHRUN, str(SCRIPTS / "steps.py"), str(job.folder)])

@@ -4,6 +4,8 @@ What excludes a node, and for how long, is shown in ``tests/scenarios``; here th
 pods say.
 """
 
+# shows: a node fails the job twice within an hour
+
 from __future__ import annotations
 
 from collections.abc import Iterator

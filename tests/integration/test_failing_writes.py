@@ -122,6 +122,7 @@ def train(job: PlayedJob, **spec: Any) -> None:
 
 
 @pytest.mark.parametrize("hangs", [False, True], ids=["down", "hangs"])
+# shows: the API server rejects pods (quota, admission, a webhook that is down or hangs, 429, ...
 def test_a_round_forms_without_the_pod_that_cannot_be_made(job: PlayedJob, hangs: bool) -> None:
     train(job)
     with failing(job, PODS, hangs):
@@ -138,6 +139,7 @@ def test_a_round_forms_without_the_pod_that_cannot_be_made(job: PlayedJob, hangs
     job.wait_for(lambda: "cannot be" not in job.condition("Training")["message"], "nothing is said of it")
 
 
+# shows: the API server rejects the job's ServiceAccount, Role, RoleBinding or NetworkPolicy
 def test_a_round_forms_although_the_role_cannot_be_written(job: PlayedJob) -> None:
     """A pod that could write no Lease is not made: it would end, and be charged."""
     train(job)
@@ -152,6 +154,7 @@ def test_a_round_forms_although_the_role_cannot_be_written(job: PlayedJob) -> No
     job.runs("job-0-0", "job-1-0", "job-2-1")
 
 
+# shows: the API server rejects the job's status
 def test_a_status_that_cannot_be_written_holds_up_its_job_alone(job: PlayedJob, installed: Cluster) -> None:
     other = PlayedJob(installed, job.namespace, "other")
     train(job)

@@ -124,6 +124,7 @@ def items(cluster: Cluster, namespace: str, kind: str) -> list[dict[str, Any]]:
     return found
 
 
+# shows: the API server rejects the job's ServiceAccount, Role, RoleBinding or NetworkPolicy
 def test_a_job_that_makes_no_sense_gets_a_sentence(
     installed: Cluster, namespace: str, operator: Operator
 ) -> None:
@@ -187,6 +188,7 @@ def bad(installed: Cluster, namespace: str) -> Iterator[PlayedJob]:
     installed.kubectl("-n", namespace, "delete", "elasticjob", "--all", "--timeout=60s", check=False)
 
 
+# shows: a pod writes something invalid into its Lease
 def test_a_pod_that_writes_garbage_hurts_no_other_job_nor_its_own(
     bad: PlayedJob, installed: Cluster, namespace: str, operator: Operator
 ) -> None:

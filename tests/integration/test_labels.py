@@ -17,6 +17,7 @@ def label(job: PlayedJob, pod: str, *changes: str) -> None:
     job.cluster.kubectl("-n", job.namespace, "label", "--overwrite", "pod", pod, *changes)
 
 
+# shows: a pod's slot or attempt label is changed or removed
 def test_the_round_goes_on_whatever_labels_say(job: PlayedJob) -> None:
     """No pod is made or deleted for it; an Event tells. Then one more is made, beside the others."""
     job.apply(minReplicas=1)
@@ -34,6 +35,7 @@ def test_the_round_goes_on_whatever_labels_say(job: PlayedJob) -> None:
     assert sum("job-1-0" in m for m in job.events("PodLabelsIgnored")) == 1
 
 
+# shows: a pod's owner reference, or the job's label on it, is removed
 def test_a_pod_that_lost_the_jobs_label_before_it_joined_gets_it_back(job: PlayedJob) -> None:
     job.apply()
     job.runs("job-0-0", "job-1-0")
@@ -44,6 +46,7 @@ def test_a_pod_that_lost_the_jobs_label_before_it_joined_gets_it_back(job: Playe
     job.round(1)
 
 
+# shows: a pod's owner reference, or the job's label on it, is removed
 def test_a_pod_that_somebody_takes_from_the_job_leaves_its_slot(job: PlayedJob) -> None:
     job.apply()
     job.runs("job-0-0", "job-1-0")

@@ -284,6 +284,7 @@ def took(what: str) -> Iterator[None]:
     print(f"{what}: {time.monotonic() - began:.2f} s")
 
 
+# shows: the leading operator is killed, frozen, cut off or ended
 def test_the_leader_is_killed_and_comes_back_as_somebody_else(scene: Scene) -> None:
     first, second = scene.pair()
     scene.apply(2)
@@ -327,6 +328,8 @@ ALL = [(w, moment) for moment in ("gate", "connection", "request") for w in list
 @pytest.mark.parametrize(
     "cases", [FEW, pytest.param(ALL, marks=[pytest.mark.slow, pytest.mark.timeout(600)])], ids=["few", "all"]
 )
+# shows: the leading operator is killed, frozen, cut off or ended
+# shows: a deposed leader writes
 def test_the_leader_is_frozen_before_a_write_and_thawed(
     enforced: Scene, cases: list[tuple[str, str]]
 ) -> None:
@@ -376,6 +379,7 @@ def freeze_and_thaw(scene: Scene, leader: Operator, other: Operator, write: str,
     return [code for _, _, code in late]
 
 
+# shows: the leading operator is killed, frozen, cut off or ended
 def test_the_leader_is_cut_off(scene: Scene) -> None:
     """Its link loses nothing: what was under way arrives late, and is refused."""
     proxy = scene.cluster.proxy()
@@ -403,6 +407,7 @@ def test_the_leader_is_cut_off(scene: Scene) -> None:
     assert first.leads()
 
 
+# shows: the leading operator is killed, frozen, cut off or ended
 def test_a_leader_that_ends_hands_over_at_once(scene: Scene) -> None:
     """With a Lease that would last ten minutes."""
     first, second = scene.pair(LONG)

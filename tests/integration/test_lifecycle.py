@@ -75,6 +75,7 @@ def test_a_running_round_ends_with_the_suspension_and_the_number_goes_on(
     assert set(job.charges().values()) == {0}
 
 
+# shows: suspended and resumed faster than pods end
 def test_suspending_and_resuming_faster_than_pods_go(job: PlayedJob) -> None:
     """Old pods are superseded at once: they are never members again, and a slot has one live pod."""
     job.apply(ENDS_SLOWLY)
@@ -97,6 +98,7 @@ def test_suspending_and_resuming_faster_than_pods_go(job: PlayedJob) -> None:
     assert job.status()["currentRound"]["number"] == 2
 
 
+# shows: `activeDeadlineSeconds` have passed
 def test_a_deadline_ends_the_job(job: PlayedJob) -> None:
     job.apply(activeDeadlineSeconds=600)
     job.runs("job-0-0", "job-1-0")
@@ -113,6 +115,7 @@ def test_a_deadline_ends_the_job(job: PlayedJob) -> None:
     assert status["activeSeconds"] >= 1
 
 
+# shows: `ttlSecondsAfterFinished` have passed
 def test_a_time_to_live_that_is_set_after_the_end(job: PlayedJob) -> None:
     """The garbage collector takes what the job owned, once its pods have ended."""
     job.apply("sleep 5", activeDeadlineSeconds=1, cleanPodPolicy="None")
@@ -124,6 +127,7 @@ def test_a_time_to_live_that_is_set_after_the_end(job: PlayedJob) -> None:
     job.wait_for(lambda: not job.labelled(OWNED), "all that it owned is collected")
 
 
+# shows: `managedBy` names another controller
 def test_a_job_of_another_controller_is_not_touched(job: PlayedJob) -> None:
     """Not its status either; and there are neither pods nor Leases nor rights."""
     others = PlayedJob(job.cluster, job.namespace, "others")
@@ -143,6 +147,7 @@ def test_a_job_of_another_controller_is_not_touched(job: PlayedJob) -> None:
 
 
 @pytest.mark.parametrize("cascade", ["foreground", "background"])
+# shows: the job is deleted, at any moment
 def test_jobs_are_deleted_whatever_goes_on(job: PlayedJob, operator: Operator, cascade: str) -> None:
     """In a running round, while one is formed, with pods that find no node, suspended: the garbage collector
     takes everything, no pod is made any more, and the operator has nothing to complain about."""
@@ -176,6 +181,7 @@ def test_jobs_are_deleted_whatever_goes_on(job: PlayedJob, operator: Operator, c
     assert not any(word in log for word in ("WARNING", "ERROR", "Traceback")), log
 
 
+# shows: a job is deleted, and a finalizer keeps the object
 def test_a_deleted_job_that_a_finalizer_keeps_ends_its_training_and_says_so(
     job: PlayedJob, operator: Operator
 ) -> None:
@@ -207,6 +213,7 @@ def test_a_deleted_job_that_a_finalizer_keeps_ends_its_training_and_says_so(
     job.wait_for(lambda: not job.get(), "the job is gone")
 
 
+# shows: a job is deleted with `--cascade=orphan`, and one of the same name is applied
 def test_pods_that_a_former_job_left_behind_are_named_with_their_nodes(job: PlayedJob) -> None:
     job.apply(ENDS_SLOWLY)
     job.runs("job-0-0", "job-1-0")

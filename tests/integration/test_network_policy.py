@@ -38,6 +38,7 @@ def goes(job: PlayedJob) -> None:
     wait_for(lambda: not policy(job), DEADLINE, "the policy is gone", interval=0.1)
 
 
+# shows: connects to another job's TCPStore, which has no authentication
 def test_only_the_jobs_own_pods_may_connect_to_them(job: PlayedJob, operator: Operator) -> None:
     waits = {"nodeSelector": {"no": "node"}}
     job.apply(pod=waits)

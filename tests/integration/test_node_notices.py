@@ -42,6 +42,7 @@ def tainted(cluster: ClusterAccess, node: str) -> Iterator[None]:
         cluster.kubectl("taint", "node", node, f"{TAINT}-")
 
 
+# shows: a node gets a taint that says that it is about to go (Karpenter, the cluster ...
 def test_a_node_that_is_about_to_go_is_left(job: PlayedJob) -> None:
     cluster = job.cluster
     assert isinstance(cluster, Cluster)

@@ -44,6 +44,8 @@ def find(job: PlayedJob, name: str) -> dict[str, Any]:
     return found
 
 
+# shows: another object has the name of the job's ServiceAccount, Role, RoleBinding, ...
+# shows: it changes or deletes what is not the job's
 def test_what_others_have_called_so_is_left_alone(job: PlayedJob) -> None:
     """Neither written over nor taken over; the job waits for the names, and says so."""
     for name, body in THEIRS.items():

@@ -326,6 +326,18 @@ def trains(job: PlayedJob, pods: list[Identity]) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("policy")
+# shows: a token that is bound to no pod writes a Lease of a job (the chart's admission policy)
+# shows: writes the Lease of another pod of its job
+# shows: takes the Lease name of a pod that has not announced itself yet
+# shows: writes the round, or deletes it
+# shows: writes the job, its status or its scale, its Role, its NetworkPolicy
+# shows: reads secrets, configmaps, pods, or lists Leases
+# shows: takes another identity: a token for another service account, impersonation, a ...
+# shows: belongs to another job
+# shows: uses a token that is bound to no pod
+# shows: lies in its own Lease: another address, another holder, another job's label, a round ...
+# shows: keeps its Lease after it is gone, by a finalizer or another owner
+# shows: a token is stolen and used after its pod is gone
 def test_a_pods_token_opens_its_own_lease_and_nothing_else(job: PlayedJob) -> None:
     cluster, namespace = job.cluster, job.namespace
     assert isinstance(cluster, Cluster)

@@ -113,6 +113,7 @@ def probed(installed: Cluster, namespace: str, tmp_path: Path) -> Iterator[Probe
         print(made.log.read_text()[-8000:])
 
 
+# shows: the operator's watches bring nothing, a pass hangs, or its event loop is stuck
 def test_the_probes(probed: Probed) -> None:
     # No API server yet: a restart would not bring it.
     probed.says("readyz", 503, "starting")

@@ -18,6 +18,7 @@ def container(name: str, script: str, **fields: Any) -> dict[str, Any]:
     return {"name": name, "image": IMAGE, "command": ["sh", "-c", script], **fields}
 
 
+# shows: a training container ends beside a sidecar that keeps running
 def test_pods_whose_sidecars_live_do_not_accumulate(job: PlayedJob) -> None:
     """The training container fails again and again beside one that never ends by itself."""
     pod = {"containers": [container("train", FAILS), container("shipper", SLEEPS)]}
@@ -35,6 +36,7 @@ def test_pods_whose_sidecars_live_do_not_accumulate(job: PlayedJob) -> None:
     assert "exit code 3" in job.status()["lastFailure"]["message"]
 
 
+# shows: a training container ends beside a sidecar that keeps running
 def test_a_native_sidecar_is_ended_by_the_kubelet_and_its_pod_is_kept(job: PlayedJob) -> None:
     """The pod ends as a whole, so it holds nothing: of the slot the newest is kept for its log."""
     pod = {

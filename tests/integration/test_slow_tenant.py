@@ -61,6 +61,7 @@ def job(namespace: str, name: str, replicas: int) -> Json:
     }
 
 
+# shows: one tenant's admission webhook takes seconds for each pod
 async def test_another_tenants_job_has_its_lease_and_its_pods_first(tenants: tuple[str, str]) -> None:
     slow, other = tenants
 

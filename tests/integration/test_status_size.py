@@ -47,6 +47,7 @@ def found(cluster: Cluster, namespace: str) -> dict[str, Any]:
     return raw
 
 
+# shows: the status of a job of thousands would be larger than 1.1 MiB, or the object larger ...
 def test_a_status_in_which_every_list_is_full_is_taken_and_planned_from(
     installed: Cluster, namespace: str
 ) -> None:

@@ -38,6 +38,8 @@ def events(job: PlayedJob) -> list[str]:
     return found
 
 
+# shows: the API server rejects pods (quota, admission, a webhook that is down or hangs, 429, ...
+# shows: gets by an ElasticJob what a pod would not give
 def test_pods_that_the_api_server_refuses_stand_in_the_condition_with_its_words(job: PlayedJob) -> None:
     job.kubectl("label", "namespace", job.namespace, f"{ENFORCE}=restricted")
     job.apply()
@@ -56,6 +58,7 @@ def test_pods_that_the_api_server_refuses_stand_in_the_condition_with_its_words(
     job.wait_for(lambda: "cannot be created" not in job.condition("Training")["message"], "that is over")
 
 
+# shows: the API server rejects pods (quota, admission, a webhook that is down or hangs, 429, ...
 def test_pods_with_a_field_newer_than_the_server_stand_in_the_condition(job: PlayedJob) -> None:
     if job.cluster.kubectl("explain", "pod.spec.hostnameOverride", check=False).returncode == 0:
         pytest.skip("this server knows every field that a template can have")
@@ -77,6 +80,8 @@ def test_pods_that_cannot_be_scheduled_stand_in_the_condition_with_the_scheduler
     assert (row["STATE"], row["MEMBERS"], row["REPLICAS"]) == ("WaitingForPods", "0", "2")
 
 
+# shows: the handler's image cannot be pulled
+# shows: the handler's init container fails, because its image is broken
 def test_init_containers_that_do_not_start_or_fail_stand_in_the_condition(
     job: PlayedJob, installed: Cluster
 ) -> None:

@@ -150,6 +150,7 @@ def play(seed: int) -> str:
     return ""
 
 
+# shows: a member is lost, or a worker fails, while the round drains
 def test_no_rank_waits_longer_in_a_drain_than_is_stated() -> None:
     for seed in range(DRAINS):
         wrong = play(seed)

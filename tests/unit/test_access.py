@@ -22,6 +22,7 @@ def test_pods_of_others_are_bound_by_the_service_accounts_that_they_have() -> No
     assert found == Access(False, ("default", "trainer"), ("mnist-0-x7k2p", "mnist-1-k2p4x"))
 
 
+# shows: writes the round, or deletes it
 def test_a_pod_can_not_be_named_into_the_right_to_write_a_round() -> None:
     assert access_of(job(None), ("mnist-round", "other-round", "around"), ("default",)).pod_names == (
         "around",

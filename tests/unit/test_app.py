@@ -28,6 +28,7 @@ class Answers:
             raise answer
 
 
+# shows: the operator lacks a right, or the resource definition is not there
 def test_it_waits_for_the_definition_and_for_its_rights_and_says_for_which_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

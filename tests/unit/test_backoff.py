@@ -44,6 +44,7 @@ class Job:
             self.do("establish")
 
 
+# shows: the pods of one slot die soon after each round is established
 def test_a_slot_whose_pod_dies_after_each_round_does_not_keep_the_others_from_training() -> None:
     job = Job("replicas=3 min=2")
     trained = 0
@@ -94,6 +95,7 @@ DISRUPTED = {
 @pytest.mark.parametrize(
     ("how", "saved"), [("preempted", 0), ("evicted", 1), ("deleted", 0), ("node_pressure", 1)]
 )
+# shows: the pods of one slot are preempted, evicted or deleted soon after each round is ...
 def test_a_slot_whose_pod_is_taken_away_after_each_round_does_not_keep_the_others_from_training(
     how: str, saved: int
 ) -> None:
@@ -146,6 +148,7 @@ def test_pods_of_others_that_are_taken_away_after_each_round_do_not_keep_the_res
 
 
 @pytest.mark.parametrize("template", ["", " template=none"], ids=["own_pods", "pods_of_others"])
+# shows: the pods of one slot are preempted, evicted or deleted soon after each round is ...
 def test_a_drain_that_takes_each_pod_once_lets_every_replacement_in(template: str) -> None:
     job = Job(f"replicas=4 min=2{template}")
     world = job.world
@@ -172,6 +175,7 @@ def test_a_drain_that_takes_each_pod_once_lets_every_replacement_in(template: st
     assert {m.pod_name for m in world.status.members()} == {f"mnist-{slot}-1" for slot in range(4)}
 
 
+# shows: the script fails again and again, and `failurePolicy.application` is not set
 def test_a_broken_script_fails_the_job_after_six_attempts() -> None:
     job = Job("replicas=2")
     for _ in range(120):
@@ -187,6 +191,7 @@ def test_a_broken_script_fails_the_job_after_six_attempts() -> None:
     assert job.world.mono <= 60
 
 
+# shows: the script fails again and again, with `application: {}`
 def test_without_a_limit_a_broken_script_is_tried_once_a_minute() -> None:
     job = Job("replicas=2")
     job.do("limit application none")

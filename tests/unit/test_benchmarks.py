@@ -12,29 +12,27 @@ from benchmarks import newcomer, pictures
 from benchmarks.drain import Change
 from benchmarks.drain import table as drain_table
 from benchmarks.plan import BACKENDS, SIZES, WHATS, in_turns, plan
-from benchmarks.plot import plot
-from benchmarks.results import JOB_DIED, STORE_SHARING_OFF, TIMEOUT, Key, Outcome, Results
-from benchmarks.script_calls import measure
+from benchmarks.results import JOB_DIED, STORE_SHARING_OFF, TIMEOUT, Outcome, Samples
 from benchmarks.table import ratio, table
 from benchmarks.warm_cost import Pair
 from benchmarks.warm_cost import table as cost_table
 
 
-def measured(what: str, backend: str, variant: str, n: int, *figures: float | str) -> Results:
+def measured(what: str, backend: str, variant: str, n: int, *figures: float | str) -> Samples:
     """Results of one series: seconds, or the word for how a run ended."""
-    results = Results({"cpus": 2})
+    results = Samples({"cpus": 2})
     add(results, what, backend, variant, n, *figures)
     return results
 
 
-def add(results: Results, what: str, backend: str, variant: str, n: int, *figures: float | str) -> None:
+def add(results: Samples, what: str, backend: str, variant: str, n: int, *figures: float | str) -> None:
     for figure in figures:
         outcome = Outcome(None, figure) if isinstance(figure, str) else Outcome(figure)
-        results.add(Key(what, backend, variant, n), outcome)
+        results.add(outcome.sample(what, backend, n, variant))
 
 
 @pytest.fixture
-def comparison() -> Results:
+def comparison() -> Samples:
     results = measured("replace", "k8s", "", 8, 0.2, 0.1, 0.4)
     add(results, "replace", "c10d", "", 8, JOB_DIED)
     add(results, "replace", "c10d", STORE_SHARING_OFF, 8, 14.0, TIMEOUT, 16.0)
@@ -42,24 +40,24 @@ def comparison() -> Results:
     add(results, "join", "c10d", "", 128, TIMEOUT, TIMEOUT)
     add(results, "kill_to_first_step", "k8s", "", 2, 5.0)
     add(results, "worker_start", "c10d", "", 2, 4.5)
-    results.add(Key("rejoin", "k8s", "", 2), Outcome(0.02, requests=1.5))
+    results.add(Outcome(0.02, requests=1.5).sample("rejoin", "k8s", 2))
     return results
 
 
 class TestSummary:
-    def test_median_and_spread_leave_failures_out(self, comparison: Results) -> None:
-        summary = comparison.summary(Key("replace", "c10d", STORE_SHARING_OFF, 8))
+    def test_median_and_spread_leave_failures_out(self, comparison: Samples) -> None:
+        summary = comparison.summary("replace", 8, "c10d", STORE_SHARING_OFF)
         assert summary is not None
         assert (summary.median, summary.low, summary.high) == (15.0, 14.0, 16.0)
         assert (summary.runs, summary.failures, summary.ended) == (3, {TIMEOUT: 1}, "")
 
-    def test_a_series_in_which_nothing_ended_well_says_how_it_ended(self, comparison: Results) -> None:
-        summary = comparison.summary(Key("join", "c10d", "", 128))
+    def test_a_series_in_which_nothing_ended_well_says_how_it_ended(self, comparison: Samples) -> None:
+        summary = comparison.summary("join", 128, "c10d")
         assert summary is not None
         assert (summary.median, summary.ended) == (None, TIMEOUT)
 
-    def test_what_was_not_measured_has_no_summary(self, comparison: Results) -> None:
-        assert comparison.summary(Key("shrink", "k8s", "", 8)) is None
+    def test_what_was_not_measured_has_no_summary(self, comparison: Samples) -> None:
+        assert comparison.summary("shrink", 8, "k8s") is None
 
 
 class TestRatio:
@@ -69,37 +67,33 @@ class TestRatio:
         add(results, "join", "c10d", STORE_SHARING_OFF, 8, 1.0)
         assert ratio(results, "join", 8) == 0.5
 
-    def test_is_none_where_one_side_never_ended_well(self, comparison: Results) -> None:
+    def test_is_none_where_one_side_never_ended_well(self, comparison: Samples) -> None:
         assert ratio(comparison, "join", 128) is None
 
 
 class TestTable:
-    def test_a_row_has_median_spread_failures_and_ratio(self, comparison: Results) -> None:
+    def test_a_row_has_median_spread_failures_and_ratio(self, comparison: Samples) -> None:
         row = (
             "| 8 | 0.20 (0.10 to 0.40) | job died (1 of 1) | 15.0 (14.0 to 16.0); timeout (1 of 3) | 0.013 |"
         )
         assert row in table(comparison)
 
-    def test_first_steps_stand_beside_the_bare_start(self, comparison: Results) -> None:
+    def test_first_steps_stand_beside_the_bare_start(self, comparison: Samples) -> None:
         assert "| kill -9 to first step, k8s | 5.00 (5.00 to 5.00) | 0.50 |" in table(comparison)
 
-    def test_requests_have_a_column_where_they_were_counted(self, comparison: Results) -> None:
+    def test_requests_have_a_column_where_they_were_counted(self, comparison: Samples) -> None:
         assert "| 2 | 0.020 (0.020 to 0.020) |  | 1.50 |" in table(comparison)
 
 
-def test_json_keeps_the_figures_and_the_environment(comparison: Results, tmp_path: Path) -> None:
+def test_json_keeps_the_figures_and_the_environment(comparison: Samples, tmp_path: Path) -> None:
     comparison.write(tmp_path / "results.json")
     content = json.loads((tmp_path / "results.json").read_text())
     assert content["environment"] == {"cpus": 2}
-    assert content["results"][2] == {
-        "what": "replace",
-        "backend": "c10d",
-        "variant": STORE_SHARING_OFF,
-        "n": 8,
-        "seconds": [14.0, None, 16.0],
-        "outcomes": ["ok", "timeout", "ok"],
-    }
-    assert table(Results.read(tmp_path / "results.json")) == table(comparison)
+    written = [one for one in content["samples"] if one.get("variant") == STORE_SHARING_OFF]
+    assert {(one["what"], one["backend"], one["n"]) for one in written} == {("replace", "c10d", 8)}
+    assert [one["seconds"] for one in written] == [14.0, None, 16.0]
+    assert [one["outcome"] for one in written] == ["ok", "timeout", "ok"]
+    assert table(Samples.read(tmp_path / "results.json")) == table(comparison)
 
 
 def test_the_pictures_of_the_results_are_drawn_again_from_their_figures(tmp_path: Path) -> None:
@@ -109,11 +103,11 @@ def test_the_pictures_of_the_results_are_drawn_again_from_their_figures(tmp_path
 
 
 def test_a_picture_names_what_people_know_and_has_no_empty_panel(
-    comparison: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    comparison: Samples, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[Any] = []
-    monkeypatch.setattr("benchmarks.picture.pyplot.close", drawn.append)
-    plot(comparison, tmp_path / "plot.png")
+    monkeypatch.setattr("benchmarks.pictures.pyplot.close", drawn.append)
+    pictures.plot(comparison, tmp_path / "plot.png")
     (figure,) = drawn
     assert all(axes.has_data() and axes.get_visible() for axes in figure.axes)
     named = {
@@ -123,8 +117,8 @@ def test_a_picture_names_what_people_know_and_has_no_empty_panel(
     assert [name for name in named if "k8s" in name] == []
 
 
-def test_plot_is_a_png_even_where_a_backend_never_ended_well(comparison: Results, tmp_path: Path) -> None:
-    plot(comparison, tmp_path / "plot.png")
+def test_plot_is_a_png_even_where_a_backend_never_ended_well(comparison: Samples, tmp_path: Path) -> None:
+    pictures.plot(comparison, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -155,14 +149,6 @@ class TestPlan:
         assert order == [(n, backend) for n in (2, 8) for _ in range(2) for backend in BACKENDS]
 
 
-def test_calls_of_a_script_are_timed_with_steps_that_grow() -> None:
-    seen: list[int] = []
-    times = measure(seen.append, calls=5, runs=2)
-    assert seen == list(range(1, 11))
-    assert len(times) == 2
-    assert min(times) > 0
-
-
 def test_the_cost_of_warm_workers_is_the_ratio_of_runs_that_took_turns() -> None:
     pairs = [Pair(1, 60.0, 10.0, 10.1, ready=True), Pair(1, 60.0, 20.0, 20.4, ready=True)]
     pairs += [Pair(2, 60.0, 10.0, 11.0, ready=False)]
@@ -188,7 +174,7 @@ def test_planned_changes_are_told_kind_by_kind() -> None:
 def test_the_newcomer_s_table_counts_commands_and_adds_their_seconds() -> None:
     ours = [{"run": 3.0}, {"run": 5.0}, {"run": 4.0}]
     theirs = [{"apply": 1.0, "logs": 2.0}, {"apply": 2.0, "logs": 4.0}, {"apply": 3.0, "logs": 9.0}]
-    lines = newcomer.told([("elasticjob run", 0, ours), ("kubectl", 21, theirs)]).splitlines()
+    lines = newcomer.comparison([("elasticjob run", 0, ours), ("kubectl", 21, theirs)]).splitlines()
     assert [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]] == [
         ["elasticjob run", "`run`", "4.00"],
         ["elasticjob run", "1 command", "4.00"],

@@ -33,9 +33,9 @@ from benchmarks.breakdown import (
     Worker,
     pause,
 )
-from benchmarks.breakdown_plot import plot
 from benchmarks.breakdown_runs import read_agents
 from benchmarks.breakdown_table import table
+from benchmarks.pictures import plot_breakdown
 from benchmarks.results import JOB_DIED
 
 KILLED = 100.0
@@ -286,7 +286,7 @@ def test_json_keeps_the_figures(breakdown: Breakdown, tmp_path: Path) -> None:
 
 def test_plot_is_a_png(breakdown: Breakdown, tmp_path: Path) -> None:
     breakdown.bars.append(Bar("c10d", "as it ships", 4, outcomes=[JOB_DIED]))
-    plot(breakdown, tmp_path / "breakdown.png")
+    plot_breakdown(breakdown, tmp_path / "breakdown.png")
     assert (tmp_path / "breakdown.png").read_bytes().startswith(b"\x89PNG")
 
 

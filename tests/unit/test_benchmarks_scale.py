@@ -12,10 +12,9 @@ import pytest
 from torch.distributed import PrefixStore, TCPStore
 
 from benchmarks.meter import count_requests
-from benchmarks.results import TIMEOUT
-from benchmarks.scale_plot import plot
-from benchmarks.scale_results import Sample, Samples, fit
-from benchmarks.scale_table import missed_aims, table
+from benchmarks.pictures import plot_scale
+from benchmarks.results import TIMEOUT, Sample, Samples
+from benchmarks.scale_table import fit, missed_aims, table
 from benchmarks.store_client import StoreClient, StoreError
 from benchmarks.swarm import SwarmError, common_round
 from benchmarks.swarm_messages import Passed
@@ -82,7 +81,7 @@ class TestTable:
 
 
 def test_plot_is_a_png_even_where_a_backend_ends(samples: Samples, tmp_path: Path) -> None:
-    plot(samples, tmp_path / "scale.png")
+    plot_scale(samples, tmp_path / "scale.png")
     for name in ("scale.png", "scale-cost.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 

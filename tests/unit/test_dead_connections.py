@@ -1,5 +1,7 @@
 """A connection to the API server that is dead without a word: what the handler does to notice."""
 
+# shows: one API server of several fails silently, with the connections of some pods
+
 from __future__ import annotations
 
 import json

@@ -1,5 +1,7 @@
 """The operator's connections may outlive the API server at their other end: a proxy answers for it."""
 
+# shows: one API server of several fails silently, with the connections of the operator
+
 from __future__ import annotations
 
 import asyncio

@@ -10,10 +10,10 @@ import pytest
 
 from elasticjob.contract.round_record import Outcome
 from elasticjob_operator.plan.state.evidence import ACCOUNTS, CAUSES, NEVER_CHARGED, SCALING
+from tests import evidence
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-WHAT_HAPPENS, SECURITY = "reference/what-happens.md", "operate/security.md"
-STATUS, EVIDENCE = "reference/status.md", "internals/evidence.md"
+WHAT_HAPPENS, STATUS = "reference/what-happens.md", "reference/status.md"
 
 
 def rows(page: str, first: str) -> list[str]:
@@ -29,15 +29,14 @@ def rows(page: str, first: str) -> list[str]:
     return found
 
 
-ROWS = rows(EVIDENCE, "what happens")
-THREATS = rows(EVIDENCE, "threat")
+PROMISES = evidence.promises()
+SHOWN = evidence.shown_by()
 TESTS = {
     name
     for path in (ROOT / "tests").rglob("test_*.py")
     for name in re.findall(r"^ *(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
 }
 HOSTILE = re.findall(r"`(test_\w+)`", (ROOT / "docs" / "internals" / "hostile-input.md").read_text())
-SCENARIOS = {path.stem for path in (ROOT / "tests" / "scenarios" / "races").glob("*.txt")}
 
 
 OPERATOR = ROOT / "operator" / "elasticjob_operator"
@@ -60,39 +59,31 @@ def said(pattern: re.Pattern[str]) -> set[str]:
     return {name for path in files for name in pattern.findall(path.read_text())}
 
 
-def by_first_column(row: str) -> str:
-    """A test's name."""
-    return row.split("|")[1].strip()[:60]
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise[:60])
+def test_every_promise_is_shown_by_a_test_or_a_scenario(promise: str) -> None:
+    assert SHOWN[promise]
 
 
-def shown(row: str, columns: int) -> list[str]:
-    """What a row names as its proof; all of it is there."""
-    cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert len(cells) == columns
-    assert all(cells)
-    names = re.findall(r"`([^`]+)`", cells[-1])
-    assert names
-    for name in names:
-        there = (ROOT / name).exists() if "/" in name else name in TESTS | SCENARIOS
-        assert there, f"{name} is no test, and no scenario"
-    return names
+def test_the_evidence_is_that_of_the_marks_and_names_only_tests() -> None:
+    page = evidence.PAGE.read_text()
+    assert page == evidence.made(page), "run python -m tests.evidence"
+    for first in evidence.PAGES.values():
+        assert page.count(f"| {first} | shown by |") >= 4
+    assert not set(re.findall(r"`(test_\w+)`", page)) - TESTS
 
 
-@pytest.mark.parametrize("row", ROWS, ids=by_first_column)
-def test_every_row_is_shown_by_something_that_there_is(row: str) -> None:
-    assert shown(row, 4)
+@pytest.mark.parametrize("words", ["a worker wins", "a worker process", "a ..."])
+def test_a_mark_names_one_row(words: str) -> None:
+    with pytest.raises(ValueError, match="is the beginning of"):
+        evidence.row_of(words, PROMISES)
 
 
-@pytest.mark.parametrize("row", THREATS, ids=by_first_column)
-def test_every_threat_has_a_test(row: str) -> None:
-    assert shown(row, 2)
-
-
-@pytest.mark.parametrize(("page", "first"), [(WHAT_HAPPENS, "what happens"), (SECURITY, "threat")])
-def test_the_evidence_has_every_row_of_the_page_that_people_read(page: str, first: str) -> None:
-    told, proved = ([row.split("|")[1].strip() for row in rows(one, first)] for one in (page, EVIDENCE))
-    assert told == proved
-    assert len(told) > 15
+def test_every_row_of_what_happens_says_what_notices_it() -> None:
+    told = [
+        [cell.strip() for cell in row.strip("|").split("|")] for row in rows(WHAT_HAPPENS, "what happens")
+    ]
+    assert len(told) > 100
+    assert [cells[0] for cells in told if len(cells) != 4 or not all(cells)] == []
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("use/*.md")), ids=lambda page: page.stem)

@@ -132,6 +132,7 @@ async def test_the_watch_of_jobs_owes_what_a_list_has_shown(scene: Scene) -> Non
     assert await scene.health.not_alive() == []
 
 
+# shows: the operator's watches bring nothing, a pass hangs, or its event loop is stuck
 async def test_a_pass_hangs_if_nothing_fails_meanwhile(scene: Scene) -> None:
     limit = scene.controller.settings.max_pass
     scene.controller.queue.open()
@@ -174,6 +175,7 @@ async def test_tasks_that_end_and_an_election_that_hangs(scene: Scene) -> None:
     assert await scene.health.not_alive() == ["leader election has hung for 601 s"]
 
 
+# shows: the operator lacks a right, or the resource definition is not there
 async def test_who_has_not_listed_everything_does_not_stand_for_election(scene: Scene) -> None:
     class Election:
         stands = False
@@ -228,6 +230,7 @@ async def test_what_jobs_wait_for_is_told_by_who_leads_to_who_is_inside_of_the_p
     assert scene.health.waits() == ["this operator stands by; leading: other_1"]
 
 
+# shows: a client that reaches its health endpoint learns what jobs there are
 def test_only_who_is_inside_of_the_pod_is_told_about_jobs() -> None:
     assert all(from_inside(remote) for remote in ("127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1"))
     outside = ("10.0.0.1", "::ffff:10.0.0.1", "fd00::1", "fe80::1%eth0", "", "localhost")

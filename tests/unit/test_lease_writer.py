@@ -54,6 +54,7 @@ def test_no_change_to_and_fro_of_the_interval_puts_a_renewal_off() -> None:
         assert leases.writes >= 2
 
 
+# shows: a pod's Lease is changed or stripped
 def test_a_lease_that_somebody_has_stripped_is_written_anew() -> None:
     """By kubectl edit, or a tool that removes what it does not know: no other process has taken over."""
     leases = Leases()

@@ -141,6 +141,7 @@ def test_retry_after(header: str | None, seconds: float | None) -> None:
     assert error.message == "slow down"
 
 
+# shows: a token has expired, and another is on disk
 async def test_an_expired_token_is_read_again_once() -> None:
     seen = []
 

@@ -207,6 +207,7 @@ def test_silence_counts_from_the_last_change_while_the_watch_is_good() -> None:
     assert scene.observe().leases["job-0-0"].silent == pytest.approx(5.0)
 
 
+# shows: writes fail for one job or in one namespace, permanently
 def test_one_tenant_s_trouble_makes_nobody_else_less_silent() -> None:
     """A write for another job fails every 20 s, and others' Leases are renewed: the dead are seen."""
     scene = Scene()
@@ -223,6 +224,7 @@ def test_one_tenant_s_trouble_makes_nobody_else_less_silent() -> None:
     assert scene.cache.trusted("ns")
 
 
+# shows: the API server answers 429, 500 or 503 to everything, or hangs with all watches open
 def test_in_doubt_clocks_stand_and_after_an_outage_they_start_again() -> None:
     scene = Scene()
     scene.lease()
@@ -241,6 +243,7 @@ def test_in_doubt_clocks_stand_and_after_an_outage_they_start_again() -> None:
     assert scene.cache.continuity("ns") != before, "and timers, too"
 
 
+# shows: writes fail for one job or in one namespace, permanently
 def test_leases_that_can_t_be_written_in_one_namespace_concern_that_one() -> None:
     scene = Scene()
     scene.lease()

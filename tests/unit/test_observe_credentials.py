@@ -50,6 +50,8 @@ def test_a_kubeconfig_wins_over_the_service_account(monkeypatch: pytest.MonkeyPa
     assert not found.verify
 
 
+# shows: a token has expired, and another is on disk
+# shows: a token is replaced on disk
 def test_reload_reads_the_new_token(kubeconfig: Path) -> None:
     credentials = Credentials()
     assert not credentials.stale()

@@ -54,6 +54,7 @@ def test_exit_is_the_training_containers_though_a_sidecar_goes_on() -> None:
     assert not scene.only().ended
 
 
+# shows: a container survives that one of its processes is killed for memory, and ends later ...
 def test_a_container_that_ended_well_was_not_out_of_memory() -> None:
     """containerd's mark stays from a worker that was killed earlier."""
     scene = Scene()
@@ -63,6 +64,7 @@ def test_a_container_that_ended_well_was_not_out_of_memory() -> None:
 
 
 @pytest.mark.parametrize(("oom_kills", "reason"), [(0, "OOMKilled"), (1, "Error")])
+# shows: a container survives that one of its processes is killed for memory, and ends later ...
 def test_a_mark_that_the_agent_has_outlived_says_nothing_of_its_end(oom_kills: int, reason: str) -> None:
     scene = Scene()
     record = ParticipantRecord("id-1", "Joining", "10.0.0.1:4000", oom_kills=oom_kills)

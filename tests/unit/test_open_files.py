@@ -31,6 +31,7 @@ def test_the_agent_raises_its_limit_and_workers_keep_theirs() -> None:
     )
 
 
+# shows: more members are wanted, or train, than the leader's limit of open files allows
 def test_the_leader_is_told_when_the_limit_will_not_do() -> None:
     run(
         """

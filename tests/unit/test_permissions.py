@@ -35,11 +35,13 @@ def documented(rows: list[list[str]]) -> set[Right]:
     return found
 
 
+# shows: it has more rights than it needs
 def test_the_operators_rights_are_those_of_the_page() -> None:
     chart = {Right(right.role or "operator", right.group, right.resource, right.verb) for right in rights()}
     assert documented(table("The operator")) == chart
 
 
+# shows: writes the status of a job
 def test_the_users_rights_are_those_of_the_page() -> None:
     every = [one for one in yaml.safe_load_all(MANIFESTS.read_text()) if one]
     chart = {
@@ -92,6 +94,7 @@ def test_the_rights_of_helm_test_are_those_of_the_page() -> None:
     ]
 
 
+# shows: it is taken over
 def test_the_operator_has_no_wildcard_no_secret_and_no_way_into_pods() -> None:
     for right in rights():
         assert "*" not in (right.group, right.resource, right.verb)
@@ -125,6 +128,7 @@ def test_a_request_that_was_turned_away_unjudged_shows_no_right() -> None:
     assert used == Used()
 
 
+# shows: it has more rights than it needs
 def test_what_nobody_has_asked_for_and_what_was_refused_are_named() -> None:
     used = Used()
     lines = [

@@ -44,6 +44,7 @@ def message(w: World) -> str:
     return condition.message
 
 
+# shows: more members are wanted, or train, than the leader's limit of open files allows
 def test_a_limit_below_the_size_that_is_wanted_is_told_once() -> None:
     w = running(1024)
     assert "may open" not in message(w)

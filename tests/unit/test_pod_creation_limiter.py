@@ -50,6 +50,7 @@ def test_one_small_job_is_not_held_up() -> None:
     assert clock.limiter.due("ns", 8, False, None) == (8, None, None)
 
 
+# shows: hundreds of jobs are applied at once, or the operator or the API server is behind
 def test_a_thousand_jobs_get_their_pods_one_after_the_other() -> None:
     clock = Clock()
     jobs = [Asking(clock, "ns", 8) for _ in range(1_000)]

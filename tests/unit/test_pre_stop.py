@@ -57,6 +57,7 @@ def test_the_hook_ends_at_once_where_the_script_takes_no_part(container: dict[st
 
 
 @both
+# shows: a pod is deleted, evicted or preempted, and the script calls `should_stop`
 def test_the_hook_waits_until_the_round_is_over(container: dict[str, Any], uid: str) -> None:
     told = PodHook(uid)
     told.say(HOOK_READY)
@@ -190,6 +191,7 @@ def test_a_pod_with_an_endless_grace_period_is_read(grace: int) -> None:
     assert seen.deletion_time is None
 
 
+# shows: the same, and the hook cannot run: no `sh` in the image, or the template has a ...
 def test_a_hook_of_the_templates_own_stays() -> None:
     own = {"preStop": {"exec": {"command": ["sync"]}}}
     pod = pod_of(a_job(simple(lifecycle=own), drain=30), 0, 0, IMAGE)

@@ -30,6 +30,7 @@ def in_etcd(status: JobStatus) -> int:
 
 
 @pytest.mark.parametrize("members", [400, 1_000, 2_370, MEMBERS])
+# shows: the status of a job of thousands would be larger than 1.1 MiB, or the object larger ...
 def test_every_list_is_full(members: int) -> None:
     status = full(members)
     trimmed = trim(status)

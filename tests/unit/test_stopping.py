@@ -99,6 +99,7 @@ class Rank:
 
 
 @pytest.mark.parametrize("pauses", [(0.0,), (0.0, 0.0), (0.0, 0.003), (0.02, 0.0, 0.001)])
+# shows: scaled up or down, or `suspend: true`, and the script calls `should_stop`
 def test_all_ranks_stop_at_one_step(tmp_path: Path, pauses: tuple[float, ...]) -> None:
     server, said = serve(), threading.Event()
     steps: list[int] = []
@@ -126,6 +127,7 @@ def test_all_ranks_stop_at_one_step(tmp_path: Path, pauses: tuple[float, ...]) -
         one.close()
 
 
+# shows: a round drains, and the workers do not stop within `drainSeconds`, or the time that ...
 def test_workers_go_on_where_a_member_does_not_say_its_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +188,7 @@ def over(*drains: Member) -> bool:
 
 @pytest.mark.parametrize("ends", [(2,), (0,), (0, 1)])
 @pytest.mark.parametrize("when", ["before", "held", "after"])
+# shows: a member ends well while the round drains, because it had fewer batches
 def test_a_drain_ends_when_all_that_have_not_stopped_have_ended_well(
     tmp_path: Path, ends: tuple[int, ...], when: str
 ) -> None:
@@ -238,6 +241,7 @@ def test_one_of_the_workers_of_a_torchrun_ends_well_while_the_other_stops(tmp_pa
     assert ranks[0].said == [8]
 
 
+# shows: a round drains, and the workers of some pods do not stop, or a torchrun does not answer
 def test_the_leader_says_for_whom_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """First two of four torchruns do not answer. Then one worker does not come to the step."""
     monkeypatch.setattr(drain_module, "TELL_SECONDS", 0.2)

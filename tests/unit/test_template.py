@@ -136,6 +136,7 @@ def test_identity() -> None:
     assert pod["spec"]["restartPolicy"] == "Never"
 
 
+# shows: a webhook puts containers before the one that trains, or a pod's annotation ...
 def test_the_training_container_is_the_one_that_was_given_the_environment() -> None:
     """Whatever webhooks and people make of the pod afterwards: others before it, other names, annotations."""
     pod = pod_of(a_job(RICH), 0, 0, IMAGE)

@@ -116,6 +116,7 @@ def test_what_is_not_the_cluster_s_is_refused(tmp_path: Path, bare: bool) -> Non
         shake(tls.client_context(str(stranger.ca_file), verify=False), port)
 
 
+# shows: the cluster's certificate authority is replaced (`ca.crt`)
 def test_an_authority_that_is_replaced_is_read_again(tmp_path: Path) -> None:
     """The second attempt finds it, in handlers (sockets), in the operator and in kopf (asyncio)."""
     first, second = Authority(tmp_path / "first"), Authority(tmp_path / "second")

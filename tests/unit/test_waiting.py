@@ -155,6 +155,7 @@ def world_of(server: Server) -> ClusterCache:
     [(10, 0.1, False, False), (11, 0.1, False, True), (10, 2.0, False, True), (10, 0.1, True, True)],
     ids=["silent", "spoke, and the watch is late", "the server is slow", "the server is overloaded"],
 )
+# shows: hundreds of jobs are applied at once, or the operator or the API server is behind
 def test_the_lease_is_looked_at_before_anybody_is_judged_silent(
     version: int, seconds: float, fails: bool, spoken: bool
 ) -> None:

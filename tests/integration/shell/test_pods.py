@@ -70,6 +70,7 @@ async def test_a_pod_that_is_there_when_the_status_is_written_is_not_made_again(
     assert scene.wire.writes.count("POST pods") == 2
 
 
+# shows: hundreds of jobs are applied at once, or the operator or the API server is behind
 async def test_before_the_turn_of_its_first_pods_nothing_is_made_for_a_job(scene: Scene) -> None:
     """What a thousand jobs get beside their pods would be made before the first pod of any."""
     await scene.make_job()
@@ -204,6 +205,7 @@ async def test_a_field_that_the_server_does_not_know_is_not_lost_silently(scene:
         "PATCH leases/mnist-round",
     ],
 )
+# shows: the API server rejects the job's ServiceAccount, Role, RoleBinding or NetworkPolicy
 async def test_a_write_that_fails_holds_up_nothing_but_itself(
     scene: Scene, write: str, error: type[ApiError]
 ) -> None:

@@ -175,6 +175,7 @@ async def test_pods_and_leases_are_listed_anew_after_a_status_of_somebody_else(s
         await until(lambda: "mnist-0-0" in scene.planner.seen[-1].leases, "the Lease is seen")
 
 
+# shows: one API server of several fails silently, with the connections of the operator
 async def test_leases_are_listed_before_anybody_is_given_up(scene: Scene) -> None:
     """A proxy may answer on for an API server that is dead: a watch by it brings nothing, and looks well."""
     async with scene.serving() as operator:

@@ -105,6 +105,7 @@ async def test_a_name_less_in_the_role_holds_nothing_up(scene: Scene) -> None:
         await eventually(removed, "the name is gone without any further event")
 
 
+# shows: a job's Role or RoleBinding is deleted, or a policy denies its pods' Leases
 async def test_rights_that_somebody_has_deleted_are_written_when_members_do_not_come_back(
     scene: Scene,
 ) -> None:

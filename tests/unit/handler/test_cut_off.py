@@ -1,5 +1,7 @@
 """A member that can read and not write: it tells the others by the round's store, and one passes it on."""
 
+# shows: one member cannot write: its token or its rights are refused, or its path to the API ...
+
 from __future__ import annotations
 
 import pytest

@@ -164,6 +164,7 @@ def test_sigterm_in_the_first_rendezvous_ends_the_process() -> None:
     assert process.stdout.read() == "Leaving\n"
 
 
+# shows: workers do not stop after the end of a round
 def test_what_is_left_of_the_workers_is_killed(leases: Leases, start: Start) -> None:
     """torch may take a minute to stop workers that ignore SIGTERM; the others wait for them."""
     handler = start("a", worker_stop=0.5)

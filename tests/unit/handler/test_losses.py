@@ -83,6 +83,7 @@ def test_a_leader_that_cannot_be_reached_is_reported(leases: Leases, start: Star
     assert joining.waits()
 
 
+# shows: torchrun cannot connect to any server, for a reason of its own (an error of torch, ...
 def test_a_process_that_can_connect_to_nobody_accuses_no_leader(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,6 +103,7 @@ def test_a_process_that_can_connect_to_nobody_accuses_no_leader(
     assert failure.message.endswith("RuntimeError: of its own making")
 
 
+# shows: torchrun cannot connect to any server, for a reason of its own (an error of torch, ...
 def test_a_process_that_is_short_of_descriptors_tries_again_and_accuses_no_leader(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +164,7 @@ def test_failures_of_workers_that_were_started_locally_are_not_reported(leases: 
     assert leases.failure("b") is None
 
 
+# shows: an agent dies, and its port with it
 def test_a_silent_member_is_reported_by_the_leader(leases: Leases, start: Start) -> None:
     """Its agent is gone and its port with it: refused is lost, within seconds, whatever its workers do."""
     handlers, infos, _ = two(leases, start)

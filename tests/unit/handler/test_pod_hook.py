@@ -47,6 +47,7 @@ def seen(what: Callable[[], bool], message: str) -> None:
     wait_for(what, 60, message, interval=0.01)
 
 
+# shows: a pod is deleted, evicted or preempted, and the script calls `should_stop`
 def test_the_hook_is_told_while_members_are_being_replaced(
     said: Callable[[str], bool], leases: Leases, record: RoundRecord
 ) -> None:
@@ -56,6 +57,7 @@ def test_the_hook_is_told_while_members_are_being_replaced(
     seen(lambda: not said(names.HOOK_REPLACING), "it is so no more")
 
 
+# shows: the job is deleted, at any moment
 def test_nobody_waits_for_the_next_pod_of_a_job_that_was_deleted(
     said: Callable[[str], bool], leases: Leases, record: RoundRecord
 ) -> None:

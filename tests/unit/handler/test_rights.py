@@ -22,6 +22,8 @@ def test_missing_rights_end_with_advice(
     ends_with(start("a"), "job-round", "Lease a", "RoleBinding", "kubectl -n ns get ej job")
 
 
+# shows: every token is rejected with 401: a new signing key, a deleted account of a template's own
+# shows: the API server's signing key changes: every token is 401
 def test_a_token_that_nobody_accepts_ends_with_advice(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -37,6 +39,7 @@ def test_a_token_that_nobody_accepts_ends_with_advice(
     )
 
 
+# shows: every token is rejected with 401: a new signing key, a deleted account of a template's own
 def test_a_token_that_the_kubelet_will_not_replace_soon_is_not_waited_for(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -56,6 +59,7 @@ def ends_with(handler: K8sRendezvousHandler, *words: str) -> None:
         assert one in str(error.value)
 
 
+# shows: the API server's signing key changes: every token is 401
 def test_a_token_that_nobody_accepts_ends_no_round(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -128,6 +132,7 @@ def test_rights_that_were_taken_away_are_an_error_soon(
 @pytest.mark.parametrize(
     "why", ["cannot get", 'admission webhook "leases.example.com" denied the request: no']
 )
+# shows: a job's Role or RoleBinding is deleted, or a policy denies its pods' Leases
 def test_a_pod_of_the_operator_s_waits_for_rights_that_were_taken_away(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:

@@ -257,6 +257,7 @@ def test_another_environment_is_a_cold_start(scene: Scene, said: Callable[[], st
     assert scene.warm.counts == {"cold": 1}
 
 
+# shows: an interpreter that waits to become a warm worker dies, or cannot be used
 def test_one_that_has_died_is_a_cold_start(scene: Scene, said: Callable[[], str]) -> None:
     args = (scene.script(PRINTS),)
     scene.arm(1, *args)

@@ -410,6 +410,7 @@ def test_a_module_beside_the_script_that_hides_one_counts(bench: Bench) -> None:
         ("f = open('/dev/kmsg')", UNUSABLE, "an import opened /dev/kmsg"),
     ],
 )
+# shows: an interpreter that waits to become a warm worker dies, or cannot be used
 def test_what_a_script_may_never_import_does_not_fail_it(
     bench: Bench, text: str, state: bytes, why: str
 ) -> None:
