@@ -12,10 +12,12 @@ import msgspec
 from lightkube.resources.core_v1 import ConfigMap
 from lightkube.types import PatchType
 
+from elasticjob.contract.names import API_VERSION, KIND
 from elasticjob_client.decoding import ready
 from elasticjob_client.errors import AlreadyThere, ClientError, NoServer, Unfinished, Unreadable, told
-from elasticjob_client.requests import CODE_LABEL, One, Requests, Steps
-from elasticjob_client.resource import API_VERSION, KIND, ElasticJob
+from elasticjob_client.manifest import CODE_LABEL
+from elasticjob_client.requests import One, Requests, Steps
+from elasticjob_client.resource import ElasticJob
 
 
 def launch(requests: Requests, job: ElasticJob, code: dict[str, Any] | None) -> Steps[ElasticJob]:

@@ -20,6 +20,7 @@ from lightkube.resources.core_v1 import Namespace
 from lightkube.resources.core_v1 import Pod as CorePod
 from lightkube.types import PatchType
 
+from elasticjob.contract.names import GROUP, JOB_LABEL, KIND, PLURAL, PROGRESS_ANNOTATION, VERSION
 from elasticjob_client import pods as pods_of
 from elasticjob_client.decoding import list_ready, ready
 from elasticjob_client.errors import (
@@ -33,8 +34,8 @@ from elasticjob_client.errors import (
 )
 from elasticjob_client.keywords import kind_of
 from elasticjob_client.names import check_name
-from elasticjob_client.pods import JOB_LABEL, Pod
-from elasticjob_client.resource import API_VERSION, KIND, ElasticJob
+from elasticjob_client.pods import Pod
+from elasticjob_client.resource import ElasticJob
 from elasticjob_client.tell import fresh, lines
 from elasticjob_client.tell.lines import Line, Window
 
@@ -43,10 +44,7 @@ if TYPE_CHECKING:
     from elasticjob_client.patience import Notice
     from elasticjob_client.watching import Watch
 
-GROUP, VERSION = API_VERSION.split("/")
-RESOURCE = create_namespaced_resource(GROUP, VERSION, KIND, "elasticjobs")
-CODE_LABEL = f"{GROUP}/code-of"
-"""On a ConfigMap: the job for which it was made."""
+RESOURCE = create_namespaced_resource(GROUP, VERSION, KIND, PLURAL)
 FIELD_MANAGER = "elasticjob-client"
 _ENDED = ("Complete", "Failed")
 
@@ -183,7 +181,7 @@ class Requests:
             return job
         annotations = (found.metadata.annotations if found.metadata else None) or {}
         renewed = found.spec.renewTime if found.spec else None
-        return fresh.with_report(job, annotations.get(fresh.ANNOTATION, ""), renewed)
+        return fresh.with_report(job, annotations.get(PROGRESS_ANNOTATION, ""), renewed)
 
     def pods(self, name: str) -> Steps[list[Pod]]:
         check_name("a job", name)

@@ -12,10 +12,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from elasticjob.contract.names import API_VERSION, KIND
 from elasticjob_client.decoding import ready
-
-API_VERSION = "elasticjob.dev/v1alpha1"
-KIND = "ElasticJob"
 
 _T = TypeVar("_T")
 

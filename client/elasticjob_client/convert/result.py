@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
+from elasticjob.contract.names import API_VERSION, KIND
 from elasticjob_client.convert import limits
 from elasticjob_client.convert.command import Command, rewritten
 from elasticjob_client.digits import whole
 from elasticjob_client.names import check_name
-from elasticjob_client.resource import API_VERSION, KIND
 
 _SET_BY_OTHERS = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK", "NODE_RANK")
 NO_GANG = "left out; for gang scheduling, put what your scheduler reads into the template"

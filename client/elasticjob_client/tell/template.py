@@ -10,12 +10,12 @@ import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from elasticjob.contract.launch_command import Judgement, environment, judge
 from elasticjob_client import digits
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import ElasticJob
 from elasticjob_client.tell import sensible, unscheduled
 from elasticjob_client.tell.checks import Check
-from elasticjob_client.tell.launch_command import Judgement, environment, judge
 
 _LONGEST = 800
 """Letters of what is found, or of advice: templates and images may have any names."""

@@ -1,12 +1,10 @@
 """Whether a container's command starts torchrun so that its pod takes part in the job's rounds. Pure.
 
-The operator and ``elasticjob doctor`` ask the same question, and no package of theirs imports the other:
-``client/elasticjob_client/tell/launch_command.py`` is a copy of this file, and a test compares the two
-(tests/unit/test_launch_command.py). Standard library only, for Python 3.10 and later.
+The operator and ``elasticjob doctor`` both ask this module.
 
-torchrun takes a setting from a flag, or else from a variable ``PET_*``. What a template or an image sets of
-these the operator replaces (``environment``). A command can still override it, by a flag, or by a shell that
-sets the variable.
+torchrun takes a setting from a flag, or else from a variable ``PET_*``. The operator sets these variables
+(``environment``), and replaces what a template or an image has set. A command can still override them, by a
+flag, or by a shell that sets the variable.
 """
 
 from __future__ import annotations
@@ -17,6 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Literal
+
+from elasticjob.contract.names import BACKEND
 
 MAX_RESTARTS = "1000000"
 """torchrun's own count is set out of the way; the job's accounts decide."""
@@ -111,7 +111,7 @@ def environment(endpoint: str, run_id: str, most_nodes: int) -> dict[str, str]:
     come to its end, and so to the reason NeverJoined, instead of waiting there for others.
     """
     return {
-        "PET_RDZV_BACKEND": "k8s",
+        "PET_RDZV_BACKEND": BACKEND,
         "PET_RDZV_ENDPOINT": endpoint,
         "PET_RDZV_ID": run_id,
         "PET_NNODES": f"1:{most_nodes}",
