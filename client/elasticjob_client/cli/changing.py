@@ -9,7 +9,7 @@ import click
 from elasticjob_client.cli.options import as_json, confirm, connected, job_name, output
 
 if TYPE_CHECKING:
-    from elasticjob_client.jobs import Jobs
+    from elasticjob_client import Jobs
 
 
 class WithNumber(click.Command):

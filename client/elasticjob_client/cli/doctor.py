@@ -15,7 +15,7 @@ from elasticjob_client.errors import ClientError, Forbidden
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from elasticjob_client.jobs import Jobs
+    from elasticjob_client import Jobs
     from elasticjob_client.tell.checks import Check
 
 _T = TypeVar("_T")

@@ -15,7 +15,7 @@ from elasticjob_client.errors import ClientError, told
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from elasticjob_client.jobs import Jobs
+    from elasticjob_client import Jobs
     from elasticjob_client.resource import ElasticJob
     from elasticjob_client.tell.drill import Cost, Takeover
 
@@ -107,7 +107,7 @@ def _waited(
     jobs: Jobs, name: str, until: Callable[[ElasticJob], bool], timeout: float, otherwise: str
 ) -> ElasticJob:
     """Raises TimeoutError with what the job has not done, and where it is."""
-    from elasticjob_client.requests import NotYet
+    from elasticjob_client.waiting import NotYet
 
     try:
         return jobs.wait(name, until, timeout)
@@ -143,7 +143,7 @@ def _operator(jobs: Jobs, name: str, namespace: str, timeout: float, yes: bool) 
 
 
 def _next_leader(jobs: Jobs, namespace: str, before: str, deadline: float) -> str:
-    from elasticjob_client.jobs import POLL_SECONDS
+    from elasticjob_client.on_threads import POLL_SECONDS
     from elasticjob_client.tell.checks import leading
 
     while True:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from elasticjob_client.errors import ClientError
 
 if TYPE_CHECKING:
-    from elasticjob_client.jobs import Jobs
+    from elasticjob_client import Jobs
     from elasticjob_client.pods import Pod
     from elasticjob_client.resource import ElasticJob, Failure
 

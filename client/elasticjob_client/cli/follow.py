@@ -18,7 +18,7 @@ from elasticjob_client.cli.silence import Silence, unseen
 from elasticjob_client.errors import AlreadyThere, ClientError, Rejected, Unfinished
 
 if TYPE_CHECKING:
-    from elasticjob_client.jobs import Jobs
+    from elasticjob_client import Jobs
     from elasticjob_client.resource import ElasticJob
 
 UNSEEN_SECONDS = 10.0

@@ -9,10 +9,10 @@ from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.authorization_v1 import SelfSubjectAccessReview
 
 from elasticjob.contract.names import GROUP
+from elasticjob_client import Jobs
 from elasticjob_client.cli.operators import LABELS, leads
 from elasticjob_client.cli.options import now
 from elasticjob_client.errors import Forbidden, NotFound, NotInstalled, told
-from elasticjob_client.jobs import Jobs
 from elasticjob_client.tell import checks
 from elasticjob_client.tell.checks import Check
 

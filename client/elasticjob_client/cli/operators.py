@@ -12,7 +12,7 @@ from elasticjob_client.errors import told
 if TYPE_CHECKING:
     from lightkube.core.client import LabelSelector
 
-    from elasticjob_client.jobs import Jobs
+    from elasticjob_client import Jobs
     from elasticjob_client.tell.checks import Lead
 
 LABELS: LabelSelector = {"app.kubernetes.io/name": "elasticjob"}

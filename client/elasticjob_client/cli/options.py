@@ -57,7 +57,7 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
     @cluster_flags
     @functools.wraps(command)
     def with_jobs(kubeconfig: str | None, context: str | None, namespace: str | None, **others: Any) -> None:
-        from elasticjob_client.jobs import Jobs
+        from elasticjob_client import Jobs
 
         with Jobs(namespace, kubeconfig=kubeconfig, context=context, notice=note) as jobs:
             command(jobs, **others)
@@ -102,7 +102,7 @@ def examples(*lines: str) -> str:
 
 def _names(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
     """The jobs that a half-typed name may mean; none if the cluster does not say."""
-    from elasticjob_client.jobs import Jobs
+    from elasticjob_client import Jobs
 
     chosen = {key: context.params.get(key) for key in ("kubeconfig", "context")}
     try:

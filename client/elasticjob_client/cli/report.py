@@ -12,7 +12,7 @@ from elasticjob_client.cli.options import as_json, connected, examples, job_name
 from elasticjob_client.errors import ClientError
 
 if TYPE_CHECKING:
-    from elasticjob_client.jobs import Jobs
+    from elasticjob_client import Jobs
 
 _KINDS = ("html", "png", "json")
 

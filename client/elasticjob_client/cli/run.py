@@ -146,7 +146,7 @@ def run(
         _print(_in_namespace(namespace, code_map, job.to_dict()), output)
         return
 
-    from elasticjob_client.jobs import Jobs
+    from elasticjob_client import Jobs
 
     with Jobs(namespace, kubeconfig=kubeconfig, context=context, notice=note) as jobs:
         if dry_run:

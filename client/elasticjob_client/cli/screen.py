@@ -24,7 +24,7 @@ from elasticjob_client.tell.why import Story
 from elasticjob_client.tell.words import counted
 
 if TYPE_CHECKING:
-    from elasticjob_client.requests import Event
+    from elasticjob_client.events import Event
 
 _COLOURS = {
     "Training": "green",

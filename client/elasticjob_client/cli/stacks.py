@@ -14,7 +14,7 @@ from elasticjob_client.errors import ClientError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from elasticjob_client.jobs import Jobs
+    from elasticjob_client import Jobs
     from elasticjob_client.pods import Pod
     from elasticjob_client.tell.stacks import Answer, Stacks
 

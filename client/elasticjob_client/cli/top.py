@@ -13,7 +13,7 @@ from elasticjob_client.cli.seconds import Seconds
 from elasticjob_client.errors import ClientError
 
 if TYPE_CHECKING:
-    from elasticjob_client.jobs import Jobs
+    from elasticjob_client import Jobs
     from elasticjob_client.tell.top import TopJob, TopRow
 
 _LIST_BAR = 20

@@ -44,6 +44,14 @@ class Window(msgspec.Struct, frozen=True):
         return self.until is not None and time > self.until
 
 
+class ToShow(msgspec.Struct, frozen=True):
+    """Which pods' logs are wanted, and from what time."""
+
+    job: ElasticJob
+    pods: list[Pod]
+    window: Window
+
+
 def window(job: ElasticJob, number: int | None = None, since_failure: bool = False) -> Window:
     """The time of a round, or from shortly before the last failure on.
 
