@@ -32,7 +32,7 @@ from elasticjob_client.streams import lasting
 RESOURCE = create_namespaced_resource(GROUP, VERSION, KIND, PLURAL)
 FIELD_MANAGER = "elasticjob-client"
 TIMEOUT_SECONDS = 10.0
-"""Of each step of a request that is answered at once."""
+"""The timeout of each step of a request that is answered at once."""
 CHANGE_SECONDS = 40.0
 """How long the answer to a change is waited for: webhooks may take 30 s."""
 WATCH_SECONDS = 240

@@ -19,7 +19,7 @@ LOOK_SECONDS = 1.0
 _TRIES_AFTER_THE_END = 5
 """How often a log that breaks off is opened again if its job has ended."""
 _LOOKS_AFTER_THE_END = 1
-"""The same of one that has come to its end, though its container is said to run."""
+"""How often a log that is complete is opened again if its job has ended but its container is said to run."""
 _LONG_SECONDS = 20.0
 """A log that was open for so long did not fail to open."""
 _STATUS_SECONDS = 3.0
@@ -34,7 +34,7 @@ class Log:
         self.timed = True
         """Whether its lines have times; a kubelet may refuse that."""
         self.wanted = False
-        """Whether it is to be opened again whatever its end was."""
+        """Whether it is to be opened again, however it ended."""
         self._stop: Callable[[], None] | None = None
         self._stopped = False
         self._since, self._tail = since, tail
@@ -50,7 +50,7 @@ class Log:
 
     @contextmanager
     def reading(self, stop: Callable[[], None]) -> Iterator[None]:
-        """While it is read; ``stop`` ends that, for another thread."""
+        """Enter this while the log is read; ``stop`` ends the reading from another thread."""
         self._stop = stop
         try:
             if self._stopped:
@@ -60,7 +60,7 @@ class Log:
             self._stop = None
 
     def stop(self) -> None:
-        """End the reading, if it has not begun then as soon as it has."""
+        """End the reading, or if it has not begun, end it as soon as it does."""
         self._stopped = True
         if stop := self._stop:
             stop()
@@ -72,7 +72,7 @@ class Log:
             stop()
 
     def where(self) -> tuple[datetime | None, int | None]:
-        """Since when, and how many of the last lines are to be asked for."""
+        """What to ask for next: the time to start from, and how many of the last lines."""
         self._behind, self._again, self._opened = self._last is not None, self._count, time.monotonic()
         return (self._last, None) if self._last else (self._since, self._tail)
 

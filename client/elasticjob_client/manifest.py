@@ -1,4 +1,4 @@
-"""From a script to what is applied: a ConfigMap with the code, and the job that mounts it."""
+"""Turns a script into what is applied: a ConfigMap with the code, and the job that mounts it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from elasticjob_client.resource import ElasticJob, FailurePolicy, Limit, Metadat
 from elasticjob_client.text import is_utf8
 
 CODE = "/code"
-"""Where a job started from a script finds it."""
+"""The mount path of the code."""
 MAX_BYTES = 1_000_000
 """What a ConfigMap holds: 1 MiB with names and base64, less a reserve."""
 SHARED_MEMORY = "/dev/shm"
 """Where PyTorch's data loaders and NCCL exchange data. Without a volume, a container has 64 MB there."""
 GPU = "nvidia.com/gpu"
 CODE_LABEL = f"{GROUP}/code-of"
-"""On a ConfigMap: the job for which it was made."""
+"""A ConfigMap's label: the job for which it was made."""
 _SKIPPED = {"__pycache__", "node_modules", "venv"}
 _KEY = re.compile(r"[-._a-zA-Z0-9]+")
 

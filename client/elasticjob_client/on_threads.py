@@ -61,7 +61,7 @@ class Follower:
     """Reads each pod's log in a thread of its own, until the job has ended and all has been read.
 
     ``look`` gives the job and its pods, ``read`` the lines of a log. A server that is away is asked again,
-    and a log that breaks off is opened again; ``notice`` is told.
+    and a log that breaks off is opened again; a notice says so.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Follower:
                 except NoServer as error:
                     yield from self._arrived(self._patience.pause(error), to_the_end=True)
                     continue
-                if self._patience.answered():  # connections of before may be dead, and nobody has said so
+                if self._patience.answered():  # connections from before may be dead without a sign
                     for log in self._running:
                         log.open_again()
                 for log in self._logs.to_read(job, pods):

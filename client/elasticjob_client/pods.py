@@ -100,7 +100,7 @@ def _waiting(status: core_v1.PodStatus) -> tuple[str, str]:
 
 
 def in_order(pods: Iterable[Pod]) -> list[Pod]:
-    """By slot, the older attempt first."""
+    """The pods by slot, the older attempt first."""
     return sorted(pods, key=lambda p: (NOT_A_SLOT if p.slot is None else p.slot, _age(p), p.name))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from elasticjob_client._async.launching import launch
 from elasticjob_client._async.requests import AsyncRequests
 from elasticjob_client.connection import FIELD_MANAGER, RESOURCE, AsyncConnection
-from elasticjob_client.errors import NoServer, Rejected, told
+from elasticjob_client.errors import NoServer, Rejected, translated_errors
 from elasticjob_client.following import Log, OpenLogs, without_times
 from elasticjob_client.functions import prepared
 from elasticjob_client.names import check_name
@@ -55,7 +55,7 @@ class AsyncJobs(AsyncRequests):
         if namespace is not None:
             check_name("a namespace", namespace)
         notice = notice or warn
-        with told("find a cluster"):
+        with translated_errors("find a cluster"):
             client = AsyncConnection(namespace, kubeconfig, context, notice, FIELD_MANAGER)
         super().__init__(client, client.namespace, without_user(client.config.cluster.server), notice)
         self.context: str | None = context
@@ -173,7 +173,7 @@ class AsyncJobs(AsyncRequests):
     async def _lines(self, log: Log) -> AsyncIterator[Line]:
         name, reader = log.pod.name, log.reader()
         asked = self._log_call(log.pod, *log.where(), log.timed)  # what has not been read yet
-        with told(f"read the log of pod {name}", self.server):
+        with translated_errors(f"read the log of pod {name}", self.server):
             async with self.client.followed(name, **asked) as response:
                 with log.reading(partial(interrupt, response)):
                     async for text in async_lines_of(response):
@@ -207,7 +207,7 @@ class AsyncJobs(AsyncRequests):
     async def _changes(self, watch: Watch) -> AsyncGenerator[ElasticJob, None]:
         """What one watch says. Raises NotFound if the job is deleted."""
         name = watch.job.name
-        with told(f"watch {self._full_name(name)}", self.server):
+        with translated_errors(f"watch {self._full_name(name)}", self.server):
             asked = {"namespace": self.namespace, "name": name, "version": watch.version}
             async with self.client.watched(RESOURCE, **asked) as response:
                 watch.opened()

@@ -15,7 +15,14 @@ from lightkube.types import PatchType
 from elasticjob.contract.names import API_VERSION, KIND
 from elasticjob_client._async.requests import AsyncRequests
 from elasticjob_client.decoding import ready
-from elasticjob_client.errors import AlreadyThere, ClientError, NoServer, Unfinished, Unreadable, told
+from elasticjob_client.errors import (
+    AlreadyThere,
+    ClientError,
+    NoServer,
+    Unfinished,
+    Unreadable,
+    translated_errors,
+)
 from elasticjob_client.manifest import CODE_LABEL
 from elasticjob_client.resource import ElasticJob
 
@@ -73,10 +80,10 @@ class _Code:
         here = {**self._body, "metadata": {**self._body["metadata"], "namespace": namespace}}
         body = msgspec.convert(here, ready(ConfigMap))
         try:
-            with told(f"create ConfigMap {namespace}/{self.name}", server):
+            with translated_errors(f"create ConfigMap {namespace}/{self.name}", server):
                 await self._requests.client.create(body)
         except AlreadyThere:
-            with told(f"replace ConfigMap {namespace}/{self.name}", server):
+            with translated_errors(f"replace ConfigMap {namespace}/{self.name}", server):
                 found = await self._requests.client.get(ready(ConfigMap), self.name, namespace=namespace)
                 labels = found.metadata.labels if found.metadata else None
                 if (labels or {}).get(CODE_LABEL) != self._job:
@@ -88,7 +95,7 @@ class _Code:
         namespace = self._requests.namespace
         owner = {"apiVersion": API_VERSION, "kind": KIND, "name": made.name, "uid": made.metadata.uid}
         body = {"metadata": {"ownerReferences": [owner]}}
-        with told(f"change ConfigMap {namespace}/{self.name}", self._requests.server):
+        with translated_errors(f"change ConfigMap {namespace}/{self.name}", self._requests.server):
             await self._requests.client.patch(
                 ready(ConfigMap), self.name, body, namespace=namespace, patch_type=PatchType.MERGE
             )
@@ -97,7 +104,7 @@ class _Code:
         """Delete it: the job was refused."""
         namespace = self._requests.namespace
         try:
-            with told(f"delete ConfigMap {namespace}/{self.name}", self._requests.server):
+            with translated_errors(f"delete ConfigMap {namespace}/{self.name}", self._requests.server):
                 await self._requests.client.delete(ConfigMap, self.name, namespace=namespace)
         except BaseException as error:
             self.tell(f"ConfigMap {self.name} of job {self._job} was not deleted", error)

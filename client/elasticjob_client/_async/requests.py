@@ -17,7 +17,14 @@ from elasticjob.contract.names import JOB_LABEL, PROGRESS_ANNOTATION
 from elasticjob_client import pods as pods_of
 from elasticjob_client.connection import RESOURCE, AsyncConnection
 from elasticjob_client.decoding import list_ready, ready
-from elasticjob_client.errors import ClientError, NoServer, NotFound, Rejected, no_namespace, told
+from elasticjob_client.errors import (
+    ClientError,
+    NoServer,
+    NotFound,
+    Rejected,
+    no_namespace,
+    translated_errors,
+)
 from elasticjob_client.events import Event, event_of, is_of
 from elasticjob_client.following import without_times
 from elasticjob_client.keywords import job_name_of
@@ -50,7 +57,7 @@ class AsyncRequests:
         """All jobs of the namespace, or of all, by namespace and name."""
         where = "all namespaces" if all_namespaces else f"namespace {self.namespace}"
         what, namespace = f"list ElasticJobs of {where}", "*" if all_namespaces else self.namespace
-        with told(what, self.server):
+        with translated_errors(what, self.server):
             answer = [one async for one in self.client.list(list_ready(RESOURCE), namespace=namespace)]
             found = self._readable(answer)
         if not found and not all_namespaces:
@@ -77,7 +84,7 @@ class AsyncRequests:
         check_name("a job", name)
         what = f"read {self._full_name(name)}"
         try:
-            with told(what, self.server):
+            with translated_errors(what, self.server):
                 return dict(await self.client.get(RESOURCE, name, namespace=self.namespace))
         except NotFound:
             await self._must_exist(what)
@@ -86,7 +93,7 @@ class AsyncRequests:
     async def _must_exist(self, what: str) -> None:
         """Raises NotFound if there is no such namespace, as far as the user may know that."""
         try:
-            with told(what, self.server):
+            with translated_errors(what, self.server):
                 await self.client.get(ready(Namespace), self.namespace)
         except NotFound:
             raise no_namespace(what, self.namespace) from None
@@ -96,7 +103,7 @@ class AsyncRequests:
     async def get(self, name: str) -> ElasticJob:
         """The job. Raises NotFound if there is none of this name."""
         body = await self.raw(name)
-        with told(f"read {self._full_name(name)}", self.server):
+        with translated_errors(f"read {self._full_name(name)}", self.server):
             return ElasticJob.from_dict(body)
 
     async def refreshed(self, job: ElasticJob) -> ElasticJob:
@@ -106,7 +113,7 @@ class AsyncRequests:
             return job
         check_name("a pod", pod)
         try:
-            with told(f"read the Lease of pod {pod}", self.server):
+            with translated_errors(f"read the Lease of pod {pod}", self.server):
                 found = await self.client.get(ready(Lease), pod, namespace=job.namespace)
         except ClientError:
             return job
@@ -117,7 +124,7 @@ class AsyncRequests:
     async def pods(self, name: str) -> list[Pod]:
         """The job's pods, also those that have ended or are going, by slot, the older first."""
         check_name("a job", name)
-        with told(f"list the pods of {self._full_name(name)}", self.server):
+        with translated_errors(f"list the pods of {self._full_name(name)}", self.server):
             found = self.client.list(list_ready(CorePod), namespace=self.namespace, labels={JOB_LABEL: name})
             return pods_of.in_order([pods_of.of(one) async for one in found])
 
@@ -126,7 +133,7 @@ class AsyncRequests:
         an earlier job or pod of the name are left out."""
         job = await self.get(name)
         uids = {("ElasticJob", name): job.metadata.uid, **{("Pod", pod.name): pod.uid for pod in pods}}
-        with told(f"list the Events of {self._full_name(name)}", self.server):
+        with translated_errors(f"list the Events of {self._full_name(name)}", self.server):
             found = self.client.list(
                 list_ready(CoreEvent),
                 namespace=self.namespace,
@@ -195,7 +202,7 @@ class AsyncRequests:
         self, pod: Pod, rank: int | None, since: datetime | None, tail: int | None, timed: bool
     ) -> list[Line]:
         asked, reader = self._log_call(pod, since, tail, timed), lines.Reader(pod.name, timed)
-        with told(f"read the log of pod {pod.name}", self.server):
+        with translated_errors(f"read the log of pod {pod.name}", self.server):
             return [reader.line(text, rank) async for text in self.client.written(pod.name, **asked)]
 
     def _log_call(self, pod: Pod, since: datetime | None, tail: int | None, timed: bool) -> dict[str, Any]:
@@ -214,7 +221,7 @@ class AsyncRequests:
     async def submit(self, job: ElasticJob | dict[str, Any], *, dry_run: bool = False) -> ElasticJob:
         """Create a job. Raises Rejected if there is one of this name, or if a field is refused."""
         body = job.to_dict() if isinstance(job, ElasticJob) else job
-        with told(f"create {self._full_name(job_name_of(body))}", self.server):
+        with translated_errors(f"create {self._full_name(job_name_of(body))}", self.server):
             client: Any = self.client  # lightkube's types forbid the namespace
             made = await client.create(RESOURCE(**body), namespace=self.namespace, dry_run=dry_run)
             return ElasticJob.from_dict(dict(made))
@@ -240,7 +247,7 @@ class AsyncRequests:
                 f"cannot {what} {self._full_name(name)}: it is {job.status.terminal_state}, which is final. "
                 "Delete it and create it again: the script resumes from its checkpoint."
             )
-        with told(f"{what} {self._full_name(name)}", self.server):
+        with translated_errors(f"{what} {self._full_name(name)}", self.server):
             changed = await self.client.patch(
                 RESOURCE, name, {"spec": spec}, namespace=self.namespace, patch_type=PatchType.MERGE
             )
@@ -249,13 +256,13 @@ class AsyncRequests:
     async def delete(self, name: str) -> None:
         """Delete the job, and with it its pods."""
         check_name("a job", name)
-        with told(f"delete {self._full_name(name)}", self.server):
+        with translated_errors(f"delete {self._full_name(name)}", self.server):
             await self.client.delete(RESOURCE, name, namespace=self.namespace)
 
     async def kill(self, pod: Pod) -> None:
         """Delete a pod without a grace period: its containers get SIGKILL."""
         check_name("a pod", pod.name)
-        with told(f"delete pod {self.namespace}/{pod.name}", self.server):
+        with translated_errors(f"delete pod {self.namespace}/{pod.name}", self.server):
             await self.client.delete(CorePod, pod.name, namespace=self.namespace, grace_period=0)
 
     # -- looking again -------------------------------------------------------------------------------------
@@ -273,7 +280,7 @@ class AsyncRequests:
         Raises NotFound if it has been deleted.
         """
         check_name("a job", name)
-        with told(f"read {self._full_name(name)}", self.server):
+        with translated_errors(f"read {self._full_name(name)}", self.server):
             answer = self.client.list(
                 list_ready(RESOURCE), namespace=self.namespace, fields={"metadata.name": name}
             )

@@ -16,7 +16,14 @@ from lightkube.types import PatchType
 from elasticjob.contract.names import API_VERSION, KIND
 from elasticjob_client._sync.requests import Requests
 from elasticjob_client.decoding import ready
-from elasticjob_client.errors import AlreadyThere, ClientError, NoServer, Unfinished, Unreadable, told
+from elasticjob_client.errors import (
+    AlreadyThere,
+    ClientError,
+    NoServer,
+    Unfinished,
+    Unreadable,
+    translated_errors,
+)
 from elasticjob_client.manifest import CODE_LABEL
 from elasticjob_client.resource import ElasticJob
 
@@ -74,10 +81,10 @@ class _Code:
         here = {**self._body, "metadata": {**self._body["metadata"], "namespace": namespace}}
         body = msgspec.convert(here, ready(ConfigMap))
         try:
-            with told(f"create ConfigMap {namespace}/{self.name}", server):
+            with translated_errors(f"create ConfigMap {namespace}/{self.name}", server):
                 self._requests.client.create(body)
         except AlreadyThere:
-            with told(f"replace ConfigMap {namespace}/{self.name}", server):
+            with translated_errors(f"replace ConfigMap {namespace}/{self.name}", server):
                 found = self._requests.client.get(ready(ConfigMap), self.name, namespace=namespace)
                 labels = found.metadata.labels if found.metadata else None
                 if (labels or {}).get(CODE_LABEL) != self._job:
@@ -89,7 +96,7 @@ class _Code:
         namespace = self._requests.namespace
         owner = {"apiVersion": API_VERSION, "kind": KIND, "name": made.name, "uid": made.metadata.uid}
         body = {"metadata": {"ownerReferences": [owner]}}
-        with told(f"change ConfigMap {namespace}/{self.name}", self._requests.server):
+        with translated_errors(f"change ConfigMap {namespace}/{self.name}", self._requests.server):
             self._requests.client.patch(
                 ready(ConfigMap), self.name, body, namespace=namespace, patch_type=PatchType.MERGE
             )
@@ -98,7 +105,7 @@ class _Code:
         """Delete it: the job was refused."""
         namespace = self._requests.namespace
         try:
-            with told(f"delete ConfigMap {namespace}/{self.name}", self._requests.server):
+            with translated_errors(f"delete ConfigMap {namespace}/{self.name}", self._requests.server):
                 self._requests.client.delete(ConfigMap, self.name, namespace=namespace)
         except BaseException as error:
             self.tell(f"ConfigMap {self.name} of job {self._job} was not deleted", error)

@@ -18,7 +18,14 @@ from elasticjob.contract.names import JOB_LABEL, PROGRESS_ANNOTATION
 from elasticjob_client import pods as pods_of
 from elasticjob_client.connection import RESOURCE, Connection
 from elasticjob_client.decoding import list_ready, ready
-from elasticjob_client.errors import ClientError, NoServer, NotFound, Rejected, no_namespace, told
+from elasticjob_client.errors import (
+    ClientError,
+    NoServer,
+    NotFound,
+    Rejected,
+    no_namespace,
+    translated_errors,
+)
 from elasticjob_client.events import Event, event_of, is_of
 from elasticjob_client.following import without_times
 from elasticjob_client.keywords import job_name_of
@@ -51,7 +58,7 @@ class Requests:
         """All jobs of the namespace, or of all, by namespace and name."""
         where = "all namespaces" if all_namespaces else f"namespace {self.namespace}"
         what, namespace = f"list ElasticJobs of {where}", "*" if all_namespaces else self.namespace
-        with told(what, self.server):
+        with translated_errors(what, self.server):
             answer = [one for one in self.client.list(list_ready(RESOURCE), namespace=namespace)]
             found = self._readable(answer)
         if not found and not all_namespaces:
@@ -78,7 +85,7 @@ class Requests:
         check_name("a job", name)
         what = f"read {self._full_name(name)}"
         try:
-            with told(what, self.server):
+            with translated_errors(what, self.server):
                 return dict(self.client.get(RESOURCE, name, namespace=self.namespace))
         except NotFound:
             self._must_exist(what)
@@ -87,7 +94,7 @@ class Requests:
     def _must_exist(self, what: str) -> None:
         """Raises NotFound if there is no such namespace, as far as the user may know that."""
         try:
-            with told(what, self.server):
+            with translated_errors(what, self.server):
                 self.client.get(ready(Namespace), self.namespace)
         except NotFound:
             raise no_namespace(what, self.namespace) from None
@@ -97,7 +104,7 @@ class Requests:
     def get(self, name: str) -> ElasticJob:
         """The job. Raises NotFound if there is none of this name."""
         body = self.raw(name)
-        with told(f"read {self._full_name(name)}", self.server):
+        with translated_errors(f"read {self._full_name(name)}", self.server):
             return ElasticJob.from_dict(body)
 
     def refreshed(self, job: ElasticJob) -> ElasticJob:
@@ -107,7 +114,7 @@ class Requests:
             return job
         check_name("a pod", pod)
         try:
-            with told(f"read the Lease of pod {pod}", self.server):
+            with translated_errors(f"read the Lease of pod {pod}", self.server):
                 found = self.client.get(ready(Lease), pod, namespace=job.namespace)
         except ClientError:
             return job
@@ -118,7 +125,7 @@ class Requests:
     def pods(self, name: str) -> list[Pod]:
         """The job's pods, also those that have ended or are going, by slot, the older first."""
         check_name("a job", name)
-        with told(f"list the pods of {self._full_name(name)}", self.server):
+        with translated_errors(f"list the pods of {self._full_name(name)}", self.server):
             found = self.client.list(list_ready(CorePod), namespace=self.namespace, labels={JOB_LABEL: name})
             return pods_of.in_order([pods_of.of(one) for one in found])
 
@@ -127,7 +134,7 @@ class Requests:
         an earlier job or pod of the name are left out."""
         job = self.get(name)
         uids = {("ElasticJob", name): job.metadata.uid, **{("Pod", pod.name): pod.uid for pod in pods}}
-        with told(f"list the Events of {self._full_name(name)}", self.server):
+        with translated_errors(f"list the Events of {self._full_name(name)}", self.server):
             found = self.client.list(
                 list_ready(CoreEvent),
                 namespace=self.namespace,
@@ -196,7 +203,7 @@ class Requests:
         self, pod: Pod, rank: int | None, since: datetime | None, tail: int | None, timed: bool
     ) -> list[Line]:
         asked, reader = self._log_call(pod, since, tail, timed), lines.Reader(pod.name, timed)
-        with told(f"read the log of pod {pod.name}", self.server):
+        with translated_errors(f"read the log of pod {pod.name}", self.server):
             return [reader.line(text, rank) for text in self.client.written(pod.name, **asked)]
 
     def _log_call(self, pod: Pod, since: datetime | None, tail: int | None, timed: bool) -> dict[str, Any]:
@@ -215,7 +222,7 @@ class Requests:
     def submit(self, job: ElasticJob | dict[str, Any], *, dry_run: bool = False) -> ElasticJob:
         """Create a job. Raises Rejected if there is one of this name, or if a field is refused."""
         body = job.to_dict() if isinstance(job, ElasticJob) else job
-        with told(f"create {self._full_name(job_name_of(body))}", self.server):
+        with translated_errors(f"create {self._full_name(job_name_of(body))}", self.server):
             client: Any = self.client  # lightkube's types forbid the namespace
             made = client.create(RESOURCE(**body), namespace=self.namespace, dry_run=dry_run)
             return ElasticJob.from_dict(dict(made))
@@ -241,7 +248,7 @@ class Requests:
                 f"cannot {what} {self._full_name(name)}: it is {job.status.terminal_state}, which is final. "
                 "Delete it and create it again: the script resumes from its checkpoint."
             )
-        with told(f"{what} {self._full_name(name)}", self.server):
+        with translated_errors(f"{what} {self._full_name(name)}", self.server):
             changed = self.client.patch(
                 RESOURCE, name, {"spec": spec}, namespace=self.namespace, patch_type=PatchType.MERGE
             )
@@ -250,13 +257,13 @@ class Requests:
     def delete(self, name: str) -> None:
         """Delete the job, and with it its pods."""
         check_name("a job", name)
-        with told(f"delete {self._full_name(name)}", self.server):
+        with translated_errors(f"delete {self._full_name(name)}", self.server):
             self.client.delete(RESOURCE, name, namespace=self.namespace)
 
     def kill(self, pod: Pod) -> None:
         """Delete a pod without a grace period: its containers get SIGKILL."""
         check_name("a pod", pod.name)
-        with told(f"delete pod {self.namespace}/{pod.name}", self.server):
+        with translated_errors(f"delete pod {self.namespace}/{pod.name}", self.server):
             self.client.delete(CorePod, pod.name, namespace=self.namespace, grace_period=0)
 
     # -- looking again -------------------------------------------------------------------------------------
@@ -274,7 +281,7 @@ class Requests:
         Raises NotFound if it has been deleted.
         """
         check_name("a job", name)
-        with told(f"read {self._full_name(name)}", self.server):
+        with translated_errors(f"read {self._full_name(name)}", self.server):
             answer = self.client.list(
                 list_ready(RESOURCE), namespace=self.namespace, fields={"metadata.name": name}
             )

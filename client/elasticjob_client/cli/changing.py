@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class WithNumber(click.Command):
-    """Of a negative number, which looks like an option, say what is expected."""
+    """A negative number looks like an option: say what is expected."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 LOG_LINES = 50
-"""Of a pod that has failed, which may say what is wrong with its image."""
+"""Log lines of a failed pod that are read: they may say what is wrong with its image."""
 _MARKS = {"ok": ("ok", "green"), "failed": ("FAILED", "red"), "unknown": ("?", "yellow")}
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from elasticjob_client.tell.stacks import Answer, Stacks
 
 TIMEOUT_SECONDS = 60.0
-"""For one pod to answer; its workers have three seconds of it."""
+"""How long one pod may take to answer; its workers have three seconds of it."""
 _AT_ONCE = 16
 
 

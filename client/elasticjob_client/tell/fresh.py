@@ -60,7 +60,7 @@ def with_report(job: ElasticJob, report: str, renewed: datetime | None) -> Elast
 
 
 def _goodput(job: ElasticJob, found: ProgressReport) -> int | None:
-    """As the operator counts it: what was not lost of the time until the step grew last."""
+    """The goodput as the operator counts it: the share of time not lost, until the step grew last."""
     assert job.status
     seen, progress = job.status, job.status.progress
     begun = seen.current_round.established_time

@@ -28,7 +28,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
 
 
 class Window(msgspec.Struct, frozen=True):
-    """From when to when; None is without end."""
+    """A span of time; None is an open end."""
 
     since: datetime | None = None
     until: datetime | None = None
