@@ -105,7 +105,7 @@ class _Launch:
 
 
 def environment(endpoint: str, run_id: str, most_nodes: int) -> dict[str, str]:
-    """What torchrun is told in every pod, whatever the template and the image say.
+    """The settings of torchrun in every pod; they replace those of the template and the image.
 
     The backend ignores torch's bounds. A minimum of 1 lets a command that uses another backend by mistake
     come to its end, and so to the reason NeverJoined, instead of waiting there for others.
@@ -309,7 +309,7 @@ def _shell(words: Sequence[str]) -> tuple[str | None, Sequence[str]]:
 
 
 def _simple_commands(script: str) -> Iterator[list[str]]:
-    """The words of each command in a shell's script, as well as it can be told without running it."""
+    """The words of each command in a shell's script, as far as they show without running it."""
     script = _REFERENCE.sub(lambda found: f"${{{found[1] or found[2] or found[3]}}}", script)
     script = _SUBSTITUTION.sub("$_", script.replace("\\\n", " "))
     script = _REDIRECTION.sub(" > ", script)
