@@ -172,8 +172,8 @@ class AsyncJobs(AsyncRequests):
 
     async def _lines(self, log: Log) -> AsyncIterator[Line]:
         name, reader = log.pod.name, log.reader()
-        asked = self._log_call(log.pod, *log.where(), log.timed)  # what has not been read yet
         with translated_errors(f"read the log of pod {name}", self.server):
+            asked = self._log_call(log.pod, *log.where(), log.timed)  # what has not been read yet
             async with self.client.followed(name, **asked) as response:
                 with log.reading(partial(interrupt, response)):
                     async for text in async_lines_of(response):

@@ -172,8 +172,8 @@ class Jobs(Requests):
 
     def _lines(self, log: Log) -> Iterator[Line]:
         name, reader = log.pod.name, log.reader()
-        asked = self._log_call(log.pod, *log.where(), log.timed)  # what has not been read yet
         with translated_errors(f"read the log of pod {name}", self.server):
+            asked = self._log_call(log.pod, *log.where(), log.timed)  # what has not been read yet
             with self.client.followed(name, **asked) as response:
                 with log.reading(partial(interrupt, response)):
                     for text in lines_of(response):
