@@ -56,7 +56,7 @@ lint: $(READY) ## ruff, mypy --strict, import-linter, actionlint
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/mypy crds/generate.py crds/reference.py
+	@$(BIN)/mypy crds/generate.py crds/reference.py client/unasync.py
 	@$(BIN)/mypy --python-version 3.10 -p elasticjob -p elasticjob_client # what goes into training images, and where people work, whatever Python is there
 	@cd devcluster && ../$(BIN)/mypy
 	@cd examples/digits && ../../$(BIN)/mypy --config-file ../../pyproject.toml train.py sampler.py checkpoint.py

@@ -187,7 +187,7 @@ def splice(text: str, properties: Schema) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Without anchors: the same content twice is written twice."""
+    """Writes no anchors: content that occurs twice is written twice."""
 
     def ignore_aliases(self, _data: object) -> bool:
         return True

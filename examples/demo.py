@@ -34,7 +34,7 @@ CRD = ROOT / "crds" / "elasticjobs.elasticjob.dev.yaml"
 ELASTICJOB = Path(sys.executable).with_name("elasticjob")
 JOB = "digits"
 CAUSES = ("PodDeleted", "PodLost")
-"""Of the round that follows: either may be noticed first."""
+"""Causes of the round that follows: either may be noticed first."""
 CHECKPOINTS = Path("/tmp/elasticjob-digits")
 TRAIN_SECONDS = 240.0
 
@@ -168,7 +168,7 @@ def operator(kubeconfig: Path) -> Iterator[None]:
 
 @dataclass
 class Story:
-    """What happens to the job, told as it happens, in seconds since it was applied."""
+    """Prints what happens to the job when it happens, in seconds since it was applied."""
 
     stage: Stage
     began: float = field(default_factory=time.monotonic)
@@ -200,12 +200,12 @@ class Story:
         )
         try:
             self.follow(lambda: drill.poll() is not None, "the end of the drill")
-            told = drill.communicate()[0]
+            printed = drill.communicate()[0]
         finally:
             drill.kill()
         if drill.returncode != 0:
-            raise Failure(f"the drill failed: {told}")
-        return told
+            raise Failure(f"the drill failed: {printed}")
+        return printed
 
     def follow(self, until: Any, what: str, seconds: float = TRAIN_SECONDS, interval: float = 0.1) -> None:
         """Tell what the status says until something is so."""

@@ -15,7 +15,8 @@ TYPE_CHECKING = False  # as of ``typing``, during whose import a Ctrl-C would no
 if TYPE_CHECKING:
     from typing import Any
 
-    from elasticjob_client.async_jobs import AsyncJobs
+    from elasticjob_client._async.jobs import AsyncJobs
+    from elasticjob_client._sync.jobs import Jobs
     from elasticjob_client.errors import (
         ClientError,
         Forbidden,
@@ -27,9 +28,8 @@ if TYPE_CHECKING:
         Rejected,
         Unreadable,
     )
-    from elasticjob_client.jobs import Jobs
+    from elasticjob_client.events import Event
     from elasticjob_client.pods import Pod
-    from elasticjob_client.requests import Event
     from elasticjob_client.resource import ElasticJob, Metadata, Spec, Status
 
 __all__ = [
@@ -54,10 +54,10 @@ __all__ = [
 
 
 _HOMES = {
-    "AsyncJobs": "async_jobs",
+    "AsyncJobs": "_async.jobs",
     "ElasticJob": "resource",
-    "Event": "requests",
-    "Jobs": "jobs",
+    "Event": "events",
+    "Jobs": "_sync.jobs",
     "Metadata": "resource",
     "Pod": "pods",
     "Spec": "resource",

@@ -1,4 +1,4 @@
-"""Where the programs begin. What takes its time to be imported is imported when Ctrl-C does no harm."""
+"""Where the programs begin. Slow imports wait until Ctrl-C does no harm."""
 
 from __future__ import annotations
 

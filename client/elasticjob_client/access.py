@@ -2,7 +2,7 @@
 
 lightkube reads a single kubeconfig and knows credential plugins up to v1beta1. Here is what is missing for
 kubectl's users: several files in KUBECONFIG, whose first mention of a name wins; ``proxy-url`` and
-``tls-server-name``; and plugins of v1, which are told in the environment what is asked of them.
+``tls-server-name``; and plugins of v1, which read from the environment what is asked of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from elasticjob_client.urls import without_user
 _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 _DATA = ("certificate-authority-data", "client-certificate-data", "client-key-data")
 _REFUSED = ("as", "as-uid", "as-groups", "as-user-extra")
-"""Of a user: who is meant instead of whoever logs in."""
+"""A user's fields for impersonation: the request is made in the name of another user."""
 _KINDS: dict[str, type[msgspec.Struct]] = {"cluster": Cluster, "user": User, "context": Context}
 _LISTS = ("clusters", "contexts", "users")
 _PLUGIN = "client.authentication.k8s.io"
@@ -51,7 +51,7 @@ def configuration(kubeconfig: str | None = None, context: str | None = None) -> 
 
 
 def access(kubeconfig: str | None = None, context: str | None = None) -> Access:
-    """The same, with what lightkube leaves out. Raises ConfigError, which names the file and the field."""
+    """Add what lightkube leaves out. Raises ConfigError, which names the file and the field."""
     given = kubeconfig or os.environ.get("KUBECONFIG", "")
     files = [Path(one).expanduser() for one in given.split(os.pathsep) if one]
     for file in files:
@@ -165,7 +165,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _entries(one: dict[str, Any], name: str, file: Path) -> list[dict[str, Any]]:
-    """The named entries of a list; what is null is empty. Raises ConfigError if they are none."""
+    """The named entries of a list; null is an empty list. Raises ConfigError for anything else."""
     entries, kind = one.get(name) or [], name[:-1]
     right = isinstance(entries, list) and all(
         isinstance(entry, dict)

@@ -16,9 +16,11 @@ from lightkube.core.async_client import AsyncClient
 from lightkube.core.client import Client
 from lightkube.core.exceptions import ConfigError
 from lightkube.core.generic_client import BasicRequest, GenericAsyncClient, GenericClient, GenericSyncClient
+from lightkube.generic_resource import create_namespaced_resource
 from lightkube.models.meta_v1 import Status
 from lightkube.resources.core_v1 import PodLog
 
+from elasticjob.contract.names import GROUP, KIND, PLURAL, VERSION
 from elasticjob_client import proxy
 from elasticjob_client.access import Access, access
 from elasticjob_client.decoding import ready
@@ -27,8 +29,10 @@ from elasticjob_client.patience import Notice
 from elasticjob_client.splitting import async_lines_of, lines_of
 from elasticjob_client.streams import lasting
 
+RESOURCE = create_namespaced_resource(GROUP, VERSION, KIND, PLURAL)
+FIELD_MANAGER = "elasticjob-client"
 TIMEOUT_SECONDS = 10.0
-"""Of each step of a request that is answered at once."""
+"""The timeout of each step of a request that is answered at once."""
 CHANGE_SECONDS = 40.0
 """How long the answer to a change is waited for: webhooks may take 30 s."""
 WATCH_SECONDS = 240

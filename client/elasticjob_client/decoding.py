@@ -21,7 +21,7 @@ _LISTS_READY: set[Any] = set()
 
 
 def ready(kind: type[_T]) -> type[_T]:
-    """The same type; from now on any thread may decode an object of it."""
+    """Return the type when any thread may decode an object of it."""
     if kind not in _READY:
         with _LOCK, contextlib.suppress(msgspec.ValidationError):
             if issubclass(kind, msgspec.Struct):
@@ -31,7 +31,7 @@ def ready(kind: type[_T]) -> type[_T]:
 
 
 def list_ready(kind: type[_T]) -> type[_T]:
-    """The same type of lightkube; from now on any thread may decode a list of it."""
+    """Return the type of lightkube when any thread may decode a list of it."""
     if kind not in _LISTS_READY:
         from lightkube.core import decoders
 

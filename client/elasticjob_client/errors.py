@@ -67,7 +67,7 @@ class JobFailed(ClientError):
 
 
 class Unfinished(KeyboardInterrupt):
-    """Nobody waits any more: nothing else is asked of the server, and who raises it says what may be left."""
+    """The user has stopped waiting: nothing else is sent, and the raiser says what may be left."""
 
 
 _OTHER = "--kubeconfig and --context choose another cluster."
@@ -83,14 +83,14 @@ _LOOK = {
 
 
 def no_namespace(what: str, namespace: str) -> NotFound:
-    """What is said where a whole namespace is missing."""
+    """The error if a whole namespace is missing."""
     return NotFound(f"cannot {what}: there is no namespace {namespace!r}. {_LOOK['namespaces']}")
 
 
 @contextmanager
-def told(what: str, server: str = "") -> Iterator[None]:
+def translated_errors(what: str, server: str = "") -> Iterator[None]:
     """Turn errors of the client library into those of this module; ``what`` was being done, such as
-    "read ElasticJob default/mnist". The library is imported by those who use it, and by errors."""
+    "read ElasticJob default/mnist"."""
     try:
         yield
     except ClientError:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import NamedTuple
 
-from elasticjob_client.errors import ClientError, NoServer
-from elasticjob_client.patience import AWAY_SECONDS, LONGEST_PAUSE_SECONDS, Notice, Patience
+from elasticjob_client.errors import ClientError, NoServer, Rejected
+from elasticjob_client.patience import AWAY_SECONDS, LONGEST_PAUSE_SECONDS, Notice
 from elasticjob_client.pods import Pod, ranks
 from elasticjob_client.resource import ElasticJob
 from elasticjob_client.tell.lines import Line, Reader, chosen
@@ -21,10 +19,9 @@ LOOK_SECONDS = 1.0
 _TRIES_AFTER_THE_END = 5
 """How often a log that breaks off is opened again if its job has ended."""
 _LOOKS_AFTER_THE_END = 1
-"""The same of one that has come to its end, though its container is said to run."""
+"""How often a log that is complete is opened again if its job has ended but its container is said to run."""
 _LONG_SECONDS = 20.0
 """A log that was open for so long did not fail to open."""
-_JOIN_SECONDS = 1.0
 _STATUS_SECONDS = 3.0
 """How long a pod's status may say that a container runs which has ended."""
 
@@ -37,7 +34,7 @@ class Log:
         self.timed = True
         """Whether its lines have times; a kubelet may refuse that."""
         self.wanted = False
-        """Whether it is to be opened again whatever its end was."""
+        """Whether it is to be opened again, however it ended."""
         self._stop: Callable[[], None] | None = None
         self._stopped = False
         self._since, self._tail = since, tail
@@ -53,7 +50,7 @@ class Log:
 
     @contextmanager
     def reading(self, stop: Callable[[], None]) -> Iterator[None]:
-        """While it is read; ``stop`` ends that, for another thread."""
+        """Enter this while the log is read; ``stop`` ends the reading from another thread."""
         self._stop = stop
         try:
             if self._stopped:
@@ -63,7 +60,7 @@ class Log:
             self._stop = None
 
     def stop(self) -> None:
-        """End the reading, if it has not begun then as soon as it has."""
+        """End the reading, or if it has not begun, end it as soon as it does."""
         self._stopped = True
         if stop := self._stop:
             stop()
@@ -75,7 +72,7 @@ class Log:
             stop()
 
     def where(self) -> tuple[datetime | None, int | None]:
-        """Since when, and how many of the last lines are to be asked for."""
+        """What to ask for next: the time to start from, and how many of the last lines."""
         self._behind, self._again, self._opened = self._last is not None, self._count, time.monotonic()
         return (self._last, None) if self._last else (self._since, self._tail)
 
@@ -131,8 +128,8 @@ class End(NamedTuple):
     again: bool = False
 
 
-class Begun:
-    """Which logs are read already. ``since``: pods that ended before are left out."""
+class OpenLogs:
+    """Which logs are open, and which are to be opened again. ``since`` leaves out pods that ended before."""
 
     def __init__(self, rank: int | None, since: datetime | None, tail: int | None, notice: Notice) -> None:
         self._rank, self._since, self._tail, self._notice = rank, since, tail, notice
@@ -196,6 +193,11 @@ class Begun:
         return bool(self._again)
 
 
+def without_times(error: Rejected) -> bool:
+    """Whether a log is refused because its lines cannot have times."""
+    return "timestamp" in str(error).lower()
+
+
 def _over_before(pod: Pod, since: datetime) -> bool:
     """Whether it had ended by then, and was not started again."""
     return bool(pod.ended and pod.ended < since and not _runs(pod))
@@ -207,90 +209,3 @@ def _runs(pod: Pod) -> bool:
 
 def _key(pod: Pod) -> tuple[str, str, int]:
     return pod.name, pod.uid, pod.restarts
-
-
-class Follower:
-    """Reads each pod's log in a thread of its own, until the job has ended and all has been read.
-
-    ``look`` gives the job and its pods, ``read`` the lines of a log. A server that is away is asked again,
-    and a log that breaks off is opened again; ``notice`` is told.
-    """
-
-    def __init__(
-        self,
-        look: Callable[[], tuple[ElasticJob, list[Pod]]],
-        read: Callable[[Log], Iterator[Line]],
-        begun: Begun,
-        notice: Notice,
-    ) -> None:
-        self._look, self._read, self._begun = look, read, begun
-        self._patience = Patience(notice)
-        self._lines: queue.Queue[Line | End] = queue.Queue(maxsize=10_000)
-        self._running: dict[Log, threading.Thread] = {}
-        self._over = threading.Event()
-
-    def lines(self) -> Iterator[Line]:
-        """Lines as they come. Raises ClientError if the job cannot be read."""
-        try:
-            while True:
-                try:
-                    job, pods = self._look()
-                except NoServer as error:
-                    yield from self._arrived(self._patience.pause(error), to_the_end=True)
-                    continue
-                if self._patience.answered():  # connections of before may be dead, and nobody has said so
-                    for log in self._running:
-                        log.open_again()
-                for log in self._begun.to_read(job, pods):
-                    self._running[log] = threading.Thread(target=self._follow, args=(log,), daemon=True)
-                    self._running[log].start()
-                yield from self._arrived(LOOK_SECONDS)
-                if job.ended and not self._running and not self._begun.waits:
-                    return
-        finally:
-            self._close()
-
-    def _close(self) -> None:
-        """End the threads and connections of a follower that is no longer read."""
-        self._over.set()
-        for log in self._running:
-            log.stop()
-        until = time.monotonic() + _JOIN_SECONDS
-        for thread in self._running.values():
-            thread.join(max(0.0, until - time.monotonic()))
-
-    def _follow(self, log: Log) -> None:
-        error = None
-        try:
-            for found in self._read(log):
-                self._put(found)
-                if self._over.is_set():
-                    break
-        except ClientError as raised:
-            error = raised
-        finally:
-            self._put(End(log, error))
-
-    def _put(self, found: Line | End) -> None:
-        while not self._over.is_set():
-            try:
-                self._lines.put(found, timeout=LOOK_SECONDS)
-            except queue.Full:
-                continue
-            return
-
-    def _arrived(self, seconds: float, to_the_end: bool = False) -> Iterator[Line]:
-        """What comes until it is time to look again, or until nothing can come any more."""
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            try:
-                found = self._lines.get(timeout=left)
-            except queue.Empty:
-                return
-            if isinstance(found, Line):
-                yield found
-            else:
-                del self._running[found.log]
-                self._begun.ended(found.log, found.error)
-            if not to_the_end and not self._running and not self._begun.waits and self._lines.empty():
-                return

@@ -1,4 +1,4 @@
-"""From what a program wants to train, a script or a function, to what is applied."""
+"""Turns a script or a function of a program into what is applied."""
 
 from __future__ import annotations
 

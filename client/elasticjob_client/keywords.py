@@ -70,6 +70,19 @@ def kind_of(found: Any) -> str:
     return "is None" if found is None else f"is of type {type(found).__name__}"
 
 
+def job_name_of(body: Any) -> str:
+    """The job's name, or the beginning of one that the server makes up. Raises ValueError without any."""
+    metadata = body.get("metadata") if isinstance(body, dict) else None
+    found = metadata if isinstance(metadata, dict) else {}
+    if not found.get("name") and isinstance(found.get("generateName"), str) and found["generateName"]:
+        return f"{found['generateName']}..."
+    if "name" not in found:
+        found_one = "one without" if isinstance(body, dict) else f"what {kind_of(body)}"
+        raise ValueError(f"expected an ElasticJob with metadata.name, found {found_one}")
+    names.check_name("a job", found["name"])
+    return str(found["name"])
+
+
 def word(what: str, found: Any) -> str:
     """Text, or a number as text. Raises TypeError for everything else."""
     if isinstance(found, bool) or not isinstance(found, (str, int, float)):

@@ -1,4 +1,4 @@
-"""From a script to what is applied: a ConfigMap with the code, and the job that mounts it."""
+"""Turns a script into what is applied: a ConfigMap with the code, and the job that mounts it."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from typing import Any
 
 import msgspec
 
+from elasticjob.contract.names import GROUP, MAX_JOB_NAME_LENGTH
 from elasticjob_client.digits import whole
 from elasticjob_client.keywords import mounted
-from elasticjob_client.names import MAX_NEW_JOB
 from elasticjob_client.resource import ElasticJob, FailurePolicy, Limit, Metadata, Spec
 from elasticjob_client.text import is_utf8
 
 CODE = "/code"
-"""Where a job started from a script finds it."""
+"""The mount path of the code."""
 MAX_BYTES = 1_000_000
 """What a ConfigMap holds: 1 MiB with names and base64, less a reserve."""
 SHARED_MEMORY = "/dev/shm"
 """Where PyTorch's data loaders and NCCL exchange data. Without a volume, a container has 64 MB there."""
 GPU = "nvidia.com/gpu"
+CODE_LABEL = f"{GROUP}/code-of"
+"""A ConfigMap's label: the job for which it was made."""
 _SKIPPED = {"__pycache__", "node_modules", "venv"}
 _KEY = re.compile(r"[-._a-zA-Z0-9]+")
 
@@ -138,7 +140,7 @@ def name_of(script: str, suffix: str) -> str:
     """A job's name, made of the script's and something that tells runs apart."""
     stem = re.sub(r"[^a-z0-9]+", "-", Path(script).stem.lower()).strip("-")
     stem = stem if stem[:1].isalpha() else f"job-{stem}".strip("-")
-    return f"{stem[: MAX_NEW_JOB - len(suffix) - 1].strip('-')}-{suffix}"
+    return f"{stem[: MAX_JOB_NAME_LENGTH - len(suffix) - 1].strip('-')}-{suffix}"
 
 
 def code_name(job: str) -> str:
@@ -161,7 +163,7 @@ def config_map(job: str, files: Mapping[str, bytes]) -> dict[str, Any]:
     body: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": code_name(job), "labels": {"elasticjob.dev/code-of": job}},
+        "metadata": {"name": code_name(job), "labels": {CODE_LABEL: job}},
     }
     text = {named[path]: content.decode() for path, content in files.items() if _is_text(content)}
     rest = {named[path]: base64.b64encode(c).decode() for path, c in files.items() if not _is_text(c)}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-MAX_NEW_JOB = 45
-"""A job's name is the beginning of others, and so is shorter than Kubernetes allows."""
+from elasticjob.contract.names import MAX_JOB_NAME_LENGTH
+
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
-_WITHOUT_DOTS = {"a namespace": 63, "a new job": MAX_NEW_JOB}
+_WITHOUT_DOTS = {"a namespace": 63, "a new job": MAX_JOB_NAME_LENGTH}
 """What has a single label as its name, and how long that may be."""
 _LONGEST = 253
 

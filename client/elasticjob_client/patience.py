@@ -1,4 +1,4 @@
-"""A server that is away for a while is asked again; whoever waits is told of it once."""
+"""A server that is away for a while is asked again, and a notice says so once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FORGOTTEN_SECONDS = 60.0
 """A failure so long ago has nothing to do with the next one."""
 
 Notice = Callable[[str], None]
-"""Is told in one sentence of what is not an error, and not a result either."""
+"""Gets one sentence when something happens that is neither an error nor a result."""
 
 
 def warn(text: str) -> None:
@@ -26,13 +26,13 @@ def warn(text: str) -> None:
 class Patience:
     """How long to wait for a server that does not answer.
 
-    Whoever asks it catches NoServer, sleeps for ``pause(error)`` seconds, and asks again.
+    The caller catches NoServer, sleeps for ``pause(error)`` seconds, and asks again.
     """
 
     def __init__(self, notice: Notice) -> None:
         self._notice = notice
         self._began, self._last, self._times = 0.0, 0.0, 0
-        self._told = False
+        self._announced = False
         self.reason = ""
         """Why the server is thought to be away; "" if it is not."""
 
@@ -40,7 +40,7 @@ class Patience:
         """The seconds until the next question. Raises the error after ``AWAY_SECONDS``."""
         now = time.monotonic()
         if not self._times or now - self._last > _FORGOTTEN_SECONDS:
-            self._began, self._times, self._told = now, 0, True
+            self._began, self._times, self._announced = now, 0, True
             self._notice(f"{error.reason}; trying again for {AWAY_SECONDS / 60:.0f} minutes")
         if now - self._began > AWAY_SECONDS:
             raise error
@@ -51,10 +51,10 @@ class Patience:
     def seems_back(self) -> bool:
         """It answers; if it soon fails again, the time that it may be away goes on. Returns whether it was
         said to be away."""
-        told, self._told, self.reason = self._told, False, ""
-        if told:
+        was_away, self._announced, self.reason = self._announced, False, ""
+        if was_away:
             self._notice("the API server answers again")
-        return told
+        return was_away
 
     def answered(self) -> bool:
         """It is back. Returns whether it was said to be away."""

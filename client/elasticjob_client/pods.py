@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from elasticjob.contract.names import COMPLETION_INDEX_LABEL, POD_INDEX_LABEL, SLOT_LABEL
 from elasticjob_client.digits import whole
 from elasticjob_client.resource import ElasticJob
 
 if TYPE_CHECKING:
     from lightkube.models import core_v1
 
-JOB_LABEL = "elasticjob.dev/job-name"
-SLOT_LABEL = "elasticjob.dev/slot"
-_INDEX_LABELS = (SLOT_LABEL, "batch.kubernetes.io/job-completion-index", "apps.kubernetes.io/pod-index")
+_INDEX_LABELS = (SLOT_LABEL, COMPLETION_INDEX_LABEL, POD_INDEX_LABEL)
 _DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 NOT_A_SLOT = 1 << 30
 
@@ -101,7 +100,7 @@ def _waiting(status: core_v1.PodStatus) -> tuple[str, str]:
 
 
 def in_order(pods: Iterable[Pod]) -> list[Pod]:
-    """By slot, the older attempt first."""
+    """The pods by slot, the older attempt first."""
     return sorted(pods, key=lambda p: (NOT_A_SLOT if p.slot is None else p.slot, _age(p), p.name))
 
 

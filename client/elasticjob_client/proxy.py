@@ -8,12 +8,12 @@ from urllib.request import getproxies, proxy_bypass
 from lightkube.core.exceptions import ConfigError
 
 EXTENSION = "elasticjob_proxy"
-"""Of a request: the ``place`` of its proxy."""
+"""A request's extension: the ``place`` of its proxy."""
 _SCHEMES = ("http", "https", "socks5", "socks5h")
 
 
 def checked(url: str, where: str) -> str:
-    """The same URL. Raises ConfigError if it leads to no proxy."""
+    """Return the URL. Raises ConfigError if it is not that of a proxy."""
     if not _is_proxy(url):
         raise ConfigError(
             f"{where}: proxy-url is no URL of a proxy: expected http://HOST:PORT, or the same with https or "

@@ -12,16 +12,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from elasticjob.contract.names import API_VERSION, KIND
 from elasticjob_client.decoding import ready
-
-API_VERSION = "elasticjob.dev/v1alpha1"
-KIND = "ElasticJob"
 
 _T = TypeVar("_T")
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Of an ElasticJob."""
+    """The base of all parts of an ElasticJob."""
 
 
 class Metadata(_Part, frozen=True, kw_only=True):
@@ -102,7 +100,7 @@ class WarmWorkers(_Part, frozen=True, kw_only=True):
 
 
 class Spec(_Part, frozen=True, kw_only=True):
-    """What is wanted. What is None, the API server or the operator decides."""
+    """What is wanted. The API server or the operator decides what is None."""
 
     replicas: int | None = None
     min_replicas: int | None = None

@@ -1,4 +1,4 @@
-"""The lines of an answer: they end at "\\n" and nowhere else, as those of whoever has written them.
+"""The lines of an answer: they end at "\\n" and nowhere else.
 
 ``Response.iter_lines`` also ends them at "\\r", "\\f" or U+2028, which stand within the lines of many a log.
 """
@@ -38,7 +38,7 @@ def _text(line: bytes) -> str:
 
 
 def lines_of(response: httpx2.Response) -> Iterator[str]:
-    """As they come."""
+    """The lines of a response as they come."""
     splitter = Splitter()
     for part in response.iter_bytes():
         yield from splitter.lines(part)
@@ -46,7 +46,7 @@ def lines_of(response: httpx2.Response) -> Iterator[str]:
 
 
 async def async_lines_of(response: httpx2.Response) -> AsyncIterator[str]:
-    """The same on asyncio."""
+    """The lines of a response as they come, on asyncio."""
     splitter = Splitter()
     async for part in response.aiter_bytes():
         for line in splitter.lines(part):

@@ -18,11 +18,11 @@ _KEEP_ALIVE = (
 """A connection that was silent for 30 seconds is tried, and is dead after three tries without an answer."""
 
 _NOT_POSSIBLE = (OSError, TypeError)
-"""Of a socket that is closed, is no TCP, or that an event loop does not give away."""
+"""Errors of a socket that is closed, is no TCP, or that an event loop does not give away."""
 
 
 def lasting(request: httpx2.Request, response: httpx2.Response, silent: float | None) -> None:
-    """From now on the answer may be silent for so long, as long as its connection lives."""
+    """Let the answer be silent for so long, as long as its connection lives."""
     request.extensions["timeout"]["read"] = silent
     if (found := _socket(response)) is not None:
         for level, name, value in _KEEP_ALIVE:
@@ -32,7 +32,7 @@ def lasting(request: httpx2.Request, response: httpx2.Response, silent: float | 
 
 
 def interrupt(response: httpx2.Response) -> None:
-    """End an answer whose end somebody else waits for."""
+    """End an answer that another thread or task waits for."""
     found = _socket(response)
     if found is not None:
         end = socket.socket.shutdown if isinstance(found, socket.socket) else type(found).shutdown

@@ -2,7 +2,7 @@
 
 A process that lost touch may go on for a while after the others have formed a new round. So a
 checkpoint's file name starts with a fencing token, and the file with the highest (token, step) counts:
-whatever a stale process writes, it writes below, and it never touches a file of a later token.
+a stale process writes only below that, and it never touches a file of a later token.
 
 The token is (generation, round). The round comes from ``ELASTICJOB_ROUND``, which only grows while a
 job lives. The generation counts the jobs that have used the directory: an ElasticJob that was deleted

@@ -21,7 +21,8 @@ def test_operator_client_and_handler_have_one_version() -> None:
     client = tomllib.loads((ROOT / "client" / "pyproject.toml").read_text())["project"]
     project = tomllib.loads((ROOT / "operator" / "pyproject.toml").read_text())["project"]
     assert project["version"] == client["version"] == elasticjob.__version__
-    assert f"elasticjob=={elasticjob.__version__}" in project["dependencies"]
+    for package in (client, project):
+        assert f"elasticjob=={elasticjob.__version__}" in package["dependencies"]
 
 
 def test_the_installed_packages_are_the_ones_of_this_repository() -> None:

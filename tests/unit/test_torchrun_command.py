@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from elasticjob.contract import launch_command
 from elasticjob.warm.eligibility import Start
 from elasticjob.warm.torchrun_command import Workers, environment, serves, torchruns_own, workers
-from elasticjob_operator.plan.template import launch_command
 
 PET = {"PET_RDZV_BACKEND": "k8s", "PET_RDZV_CONF": "warm=on", "PET_NPROC_PER_NODE": "2"}
 

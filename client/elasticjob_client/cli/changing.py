@@ -9,11 +9,11 @@ import click
 from elasticjob_client.cli.options import as_json, confirm, connected, job_name, output
 
 if TYPE_CHECKING:
-    from elasticjob_client.jobs import Jobs
+    from elasticjob_client import Jobs
 
 
 class WithNumber(click.Command):
-    """Of a negative number, which looks like an option, say what is expected."""
+    """A negative number looks like an option: say what is expected."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:

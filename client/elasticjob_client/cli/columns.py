@@ -49,7 +49,7 @@ class Columns:
 
 
 def _stripped(line: Sequence[Segment]) -> list[Segment]:
-    """Without the blanks at its end, which would make lines of their own."""
+    """Strip the blanks at its end, which would make lines of their own."""
     found = list(line)
     while found:
         text, style, control = found.pop()

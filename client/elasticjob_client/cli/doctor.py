@@ -15,12 +15,12 @@ from elasticjob_client.errors import ClientError, Forbidden
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from elasticjob_client.jobs import Jobs
+    from elasticjob_client import Jobs
     from elasticjob_client.tell.checks import Check
 
 _T = TypeVar("_T")
 LOG_LINES = 50
-"""Of a pod that has failed, which may say what is wrong with its image."""
+"""Log lines of a failed pod that are read: they may say what is wrong with its image."""
 _MARKS = {"ok": ("ok", "green"), "failed": ("FAILED", "red"), "unknown": ("?", "yellow")}
 
 

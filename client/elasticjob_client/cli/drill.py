@@ -10,12 +10,12 @@ import click
 from elasticjob_client.cli.operators import leads, operator_namespace
 from elasticjob_client.cli.options import as_json, confirm, connected, examples, job_name, now, output
 from elasticjob_client.cli.seconds import Seconds
-from elasticjob_client.errors import ClientError, told
+from elasticjob_client.errors import ClientError, translated_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from elasticjob_client.jobs import Jobs
+    from elasticjob_client import Jobs
     from elasticjob_client.resource import ElasticJob
     from elasticjob_client.tell.drill import Cost, Takeover
 
@@ -107,7 +107,7 @@ def _waited(
     jobs: Jobs, name: str, until: Callable[[ElasticJob], bool], timeout: float, otherwise: str
 ) -> ElasticJob:
     """Raises TimeoutError with what the job has not done, and where it is."""
-    from elasticjob_client.requests import NotYet
+    from elasticjob_client.waiting import NotYet
 
     try:
         return jobs.wait(name, until, timeout)
@@ -133,7 +133,7 @@ def _operator(jobs: Jobs, name: str, namespace: str, timeout: float, yes: bool) 
     if not yes:
         confirm(f"kill {namespace}/{pod}, the operator of all jobs?")
     before, began = jobs.get(name), time.monotonic()
-    with told(f"delete pod {namespace}/{pod} (the operator that leads)", jobs.server):
+    with translated_errors(f"delete pod {namespace}/{pod} (the operator that leads)", jobs.server):
         jobs.client.delete(CorePod, pod, namespace=namespace, grace_period=0)
     click.echo(f"killed {pod}; waiting until another operator leads, and {name} goes on", err=True)
     leader = _next_leader(jobs, namespace, holder, began + timeout)
@@ -143,7 +143,7 @@ def _operator(jobs: Jobs, name: str, namespace: str, timeout: float, yes: bool) 
 
 
 def _next_leader(jobs: Jobs, namespace: str, before: str, deadline: float) -> str:
-    from elasticjob_client.jobs import POLL_SECONDS
+    from elasticjob_client.on_threads import POLL_SECONDS
     from elasticjob_client.tell.checks import leading
 
     while True:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from elasticjob_client.errors import ClientError
 
 if TYPE_CHECKING:
-    from elasticjob_client.jobs import Jobs
+    from elasticjob_client import Jobs
     from elasticjob_client.pods import Pod
     from elasticjob_client.resource import ElasticJob, Failure
 
 LINES = 20
-"""Of the failed pod's log, that are shown."""
+"""Lines of the failed pod's log that are shown."""
 _BEFORE = timedelta(seconds=60)
 _AFTER = timedelta(seconds=1)
 """What belongs to a failure, before and after its time."""
@@ -30,7 +30,7 @@ def end_of_log(jobs: Jobs, pod: Pod, failure: Failure | None, count: int) -> lis
 
 
 def _until(jobs: Jobs, pod: Pod, failure: Failure, count: int) -> list[str]:
-    """By the kubelet's times; nothing where it gives none."""
+    """The lines until the failure, by the kubelet's times; empty if it gives no times."""
     from elasticjob_client.tell.lines import Window
 
     assert failure.time

@@ -18,7 +18,7 @@ from elasticjob_client.cli.silence import Silence, unseen
 from elasticjob_client.errors import AlreadyThere, ClientError, Rejected, Unfinished
 
 if TYPE_CHECKING:
-    from elasticjob_client.jobs import Jobs
+    from elasticjob_client import Jobs
     from elasticjob_client.resource import ElasticJob
 
 UNSEEN_SECONDS = 10.0
@@ -43,7 +43,7 @@ def created(jobs: Jobs, job: ElasticJob, code_map: dict[str, Any] | None) -> Ela
 
 
 def _with_another_name(error: ClientError, name: str) -> ClientError:
-    """The same, with what to do if a job has the name."""
+    """The error, with what to do if another job has the name."""
     if not isinstance(error, AlreadyThere) or "create ElasticJob" not in str(error):
         return error
     return Rejected(f"{error}. Choose another --name, or delete that job: `elasticjob delete {name}`")
@@ -147,7 +147,7 @@ def interrupted(jobs: Jobs, name: str) -> int:
 
 
 def half_made(name: str, code_map: dict[str, Any] | None, namespace: str) -> int:
-    """What is said where nobody waited for the creation. Returns the exit code."""
+    """Say what may exist if the creation was not waited for. Returns the exit code."""
     there = f"`elasticjob status -n {namespace} {name}` shows whether the job {name} was created"
     code = (
         f"; without the job, or after it, delete its code: `kubectl -n {namespace} delete configmap "

@@ -8,11 +8,11 @@ from lightkube.models.authorization_v1 import ResourceAttributes, SelfSubjectAcc
 from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.authorization_v1 import SelfSubjectAccessReview
 
+from elasticjob.contract.names import GROUP
+from elasticjob_client import Jobs
 from elasticjob_client.cli.operators import LABELS, leads
 from elasticjob_client.cli.options import now
-from elasticjob_client.errors import Forbidden, NotFound, NotInstalled, told
-from elasticjob_client.jobs import Jobs
-from elasticjob_client.requests import GROUP
+from elasticjob_client.errors import Forbidden, NotFound, NotInstalled, translated_errors
 from elasticjob_client.tell import checks
 from elasticjob_client.tell.checks import Check
 
@@ -41,7 +41,7 @@ def operator(jobs: Jobs, namespace: str) -> list[Check]:
     found = []
     try:
         found.append(checks.leader(leads(jobs, namespace), namespace, now()))
-        with told(f"list Deployments of namespace {namespace}", jobs.server):
+        with translated_errors(f"list Deployments of namespace {namespace}", jobs.server):
             for one in jobs.client.list(Deployment, namespace=namespace, labels=LABELS):
                 containers = one.spec.template.spec.containers if one.spec and one.spec.template.spec else []
                 image = next((c.image for c in containers if c.name == "operator" and c.image), "")
@@ -58,7 +58,7 @@ def operator(jobs: Jobs, namespace: str) -> list[Check]:
 def rights(jobs: Jobs) -> list[Check]:
     """What the user may do in the namespace."""
     allowed = {}
-    with told("ask for your rights", jobs.server):
+    with translated_errors("ask for your rights", jobs.server):
         for verb, resource in {right for rights in checks.NEEDED.values() for right in rights}:
             name, _, part = resource.partition("/")
             attributes = ResourceAttributes(

@@ -34,7 +34,7 @@ _KEY = "█ a round ran  ░ none did  ▼ a loss ended one"
 
 
 def show(look: Callable[[], list[TopRow] | TopJob], namespace: str | None, interval: float) -> None:
-    """Of this namespace, or of all, until q.
+    """Show the jobs of this namespace, or of all, until q.
 
     A server that is away is named below what was seen last. Any other error ends it.
     """
@@ -73,7 +73,7 @@ def _keys() -> Iterator[Callable[[float], str | None]]:
 def view(
     found: list[TopRow] | TopJob, namespace: str | None, trouble: str, terminal: Console
 ) -> RenderableType:
-    """As much as this terminal has room for: where it is too low, tables lose their last lines."""
+    """Cut to the height of this terminal: tables lose their last lines."""
     if isinstance(found, TopJob):
         body, bar = screen.status(found.status, found.steps_per_second), _timeline(found)
     else:

@@ -15,7 +15,7 @@ from elasticjob_client.cli.printing import log_line
 from elasticjob_client.errors import ClientError
 
 if TYPE_CHECKING:
-    from elasticjob_client.jobs import Jobs
+    from elasticjob_client import Jobs
     from elasticjob_client.resource import ElasticJob
     from elasticjob_client.tell.lines import Line
 

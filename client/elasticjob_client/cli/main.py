@@ -43,7 +43,7 @@ _COMMANDS = {
     "doctor": "doctor.doctor",
     "completion": "main.completion",
 }
-"""In the order in which they are needed, each with its module and function."""
+"""The commands as the help lists them, each with its module and function."""
 
 
 class OnDemand(click.Group):
@@ -64,7 +64,7 @@ class OnDemand(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Of a name that is none, say which is like it."""
+        """On an unknown command, suggest the one that is most like it."""
         if args and args[0] not in _COMMANDS and not ctx.resilient_parsing:
             from difflib import get_close_matches
 
@@ -83,7 +83,7 @@ class OnDemand(click.Group):
             ctx.exit(130)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """What is given before the command holds for it unless it is given again."""
+        """Flags before the command are defaults for the same flags after it."""
         try:
             rest = super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -154,7 +154,7 @@ def _fail(text: str) -> NoReturn:
 
 
 def _drop_output() -> None:
-    """What is still in a buffer would fail again at the interpreter's end."""
+    """Send the rest of a buffer to nowhere: it would fail again at the interpreter's end."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

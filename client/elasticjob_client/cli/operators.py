@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import click
 
 from elasticjob_client.cli.options import name_of
-from elasticjob_client.errors import told
+from elasticjob_client.errors import translated_errors
 
 if TYPE_CHECKING:
     from lightkube.core.client import LabelSelector
 
-    from elasticjob_client.jobs import Jobs
+    from elasticjob_client import Jobs
     from elasticjob_client.tell.checks import Lead
 
 LABELS: LabelSelector = {"app.kubernetes.io/name": "elasticjob"}
-"""Of what the chart creates."""
+"""The labels of all that the chart creates."""
 
 operator_namespace = click.option(
     "--operator-namespace",
@@ -33,7 +33,7 @@ def leads(jobs: Jobs, namespace: str) -> list[Lead]:
 
     from elasticjob_client.tell.checks import Lead
 
-    with told(f"list Leases of namespace {namespace}", jobs.server):
+    with translated_errors(f"list Leases of namespace {namespace}", jobs.server):
         return [
             Lead(
                 name=(lease.metadata.name if lease.metadata else None) or "",

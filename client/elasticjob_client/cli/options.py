@@ -57,7 +57,7 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
     @cluster_flags
     @functools.wraps(command)
     def with_jobs(kubeconfig: str | None, context: str | None, namespace: str | None, **others: Any) -> None:
-        from elasticjob_client.jobs import Jobs
+        from elasticjob_client import Jobs
 
         with Jobs(namespace, kubeconfig=kubeconfig, context=context, notice=note) as jobs:
             command(jobs, **others)
@@ -81,7 +81,7 @@ def note(text: str) -> None:
 
 
 def confirm(question: str) -> None:
-    """Ask on the terminal, and go on only after yes. Raises ClientError where nobody can answer."""
+    """Ask on the terminal, and go on only after yes. Raises ClientError without a terminal."""
     try:
         agreed = click.confirm(question, err=True)
     except click.Abort as error:
@@ -102,13 +102,13 @@ def examples(*lines: str) -> str:
 
 def _names(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
     """The jobs that a half-typed name may mean; none if the cluster does not say."""
-    from elasticjob_client.jobs import Jobs
+    from elasticjob_client import Jobs
 
     chosen = {key: context.params.get(key) for key in ("kubeconfig", "context")}
     try:
         with Jobs(context.params.get("namespace"), **chosen, notice=lambda _: None) as jobs:
             return [job.name for job in jobs.all() if job.name.startswith(begun)]
-    except Exception:  # noqa: BLE001 - whatever it is, it would stand in the middle of a shell's prompt
+    except Exception:  # noqa: BLE001 - any error would stand in the middle of a shell's prompt
         return []
 
 
@@ -119,14 +119,14 @@ optional_job_name = click.argument(
 
 
 def json_text(found: Any) -> str:
-    """As JSON with line breaks; times are RFC 3339."""
+    """JSON with line breaks; times are RFC 3339."""
     import msgspec
 
     return escaped(msgspec.json.format(msgspec.json.encode(found), indent=2).decode()) + "\n"
 
 
 def json_line(found: Any) -> str:
-    """As JSON on one line."""
+    """JSON on one line."""
     import msgspec
 
     return escaped(msgspec.json.encode(found).decode()) + "\n"
@@ -138,5 +138,5 @@ def as_json(found: Any) -> None:
 
 
 def now() -> datetime:
-    """The time, with which ages are told."""
+    """The present time, from which ages are counted."""
     return datetime.now(timezone.utc)

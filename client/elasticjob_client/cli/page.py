@@ -81,7 +81,7 @@ def _x(found: Report, bar_time: float) -> float:
 
 
 def colours(bars: Iterable[Bar]) -> dict[str, str]:
-    """By kind: those of pods, and one for each cause."""
+    """Colours by kind: those of pods, and one for each cause."""
     causes = dict.fromkeys(bar.kind for bar in bars if bar.kind not in _COLOURS)
     return {**_COLOURS, **{cause: _CAUSES[n % len(_CAUSES)] for n, cause in enumerate(causes)}}
 

@@ -8,7 +8,7 @@ from elasticjob_client.cli.options import note
 from elasticjob_client.errors import ClientError, NoServer
 
 if TYPE_CHECKING:
-    from elasticjob_client.jobs import Jobs
+    from elasticjob_client import Jobs
     from elasticjob_client.pods import Pod
     from elasticjob_client.resource import ElasticJob
 

@@ -104,7 +104,7 @@ def _steps(axes: Axes, found: Report) -> None:
 
 
 def _lost(axes: Axes, found: Report) -> None:
-    """Where the time went, and losses by node, as lines of text."""
+    """Lines of text that say where the time went, and losses by node."""
     axes.axis("off")
     whole = max(found.active_seconds * 1000, 1)
     lines = [

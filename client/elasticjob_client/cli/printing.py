@@ -1,6 +1,6 @@
 """The way to stdout and stderr: nothing that others have written reaches a terminal as a command to it.
 
-``guard`` puts a stream of ours in the place of each, for whatever is printed: by click, by Python, by us. Our
+``guard`` puts a stream of ours in the place of each, for all that is printed: by click, by Python, by us. Our
 own colours, a drawn screen and a log that was asked for as it is go to the ``raw`` stream, and
 ``screen.console`` cleans the text in what it draws. A test knows all who use it.
 """
@@ -47,7 +47,7 @@ class Guarded:
 
 
 def guard() -> None:
-    """From now on, stdout and stderr let plain text pass only."""
+    """Let only plain text pass to stdout and stderr."""
     for name in ("stdout", "stderr"):
         setattr(sys, name, Guarded(raw(getattr(sys, name))))
 

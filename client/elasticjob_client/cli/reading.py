@@ -11,7 +11,7 @@ from elasticjob_client.cli.options import as_json, connected, job_name, now, out
 from elasticjob_client.errors import ClientError
 
 if TYPE_CHECKING:
-    from elasticjob_client.jobs import Jobs
+    from elasticjob_client import Jobs
 
 
 @click.command("list", short_help="List jobs with state and progress")

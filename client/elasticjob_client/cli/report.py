@@ -12,7 +12,7 @@ from elasticjob_client.cli.options import as_json, connected, examples, job_name
 from elasticjob_client.errors import ClientError
 
 if TYPE_CHECKING:
-    from elasticjob_client.jobs import Jobs
+    from elasticjob_client import Jobs
 
 _KINDS = ("html", "png", "json")
 
@@ -89,11 +89,11 @@ def report(jobs: Jobs, name: str, file: Path | None, output: str | None) -> None
     """
     from elasticjob_client.cli import files, partly, picture
     from elasticjob_client.cli.page import page
-    from elasticjob_client.tell import report as told
+    from elasticjob_client.tell import report as tell_report
 
     kind, target = _chosen(name, file, output)
     try:
-        found = told.report(jobs.refreshed(jobs.get(name)), partly.pods(jobs, name) or (), now())
+        found = tell_report.report(jobs.refreshed(jobs.get(name)), partly.pods(jobs, name) or (), now())
     except ValueError as error:
         raise ClientError(str(error)) from error
     if target is None:

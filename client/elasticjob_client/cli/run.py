@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from elasticjob_client.cli import asked as checked
+from elasticjob_client.cli import run_options
 from elasticjob_client.cli.options import cluster_flags, examples, json_line, json_text, note
 from elasticjob_client.errors import ClientError, Unfinished
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.command(
     "run",
-    cls=checked.ForManifest,
+    cls=run_options.ForManifest,
     short_help="Train a script on the cluster and follow its log",
     epilog=examples(
         "elasticjob run train.py --image my-image --replicas 2 -- --lr 0.1",
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @click.option(
     "--image",
     required=True,
-    callback=checked.image,
+    callback=run_options.image,
     help="Container image with torch and everything the script imports. The operator adds the handler (the "
     "package `elasticjob`).",
 )
@@ -51,8 +51,10 @@ if TYPE_CHECKING:
 @click.option("--max", "maximum", type=click.IntRange(min=1), help="Upper limit for scaling (maxReplicas).")
 @click.option("--spares", type=click.IntRange(min=0), help="Extra pods that stand by.")
 @click.option("--gpus", type=click.IntRange(min=0), default=0, help="GPUs (nvidia.com/gpu) per pod.")
-@click.option("--cpu", default="", callback=checked.quantity, help="CPU request per pod, such as 4.")
-@click.option("--memory", default="", callback=checked.quantity, help="Memory request per pod, such as 16Gi.")
+@click.option("--cpu", default="", callback=run_options.quantity, help="CPU request per pod, such as 4.")
+@click.option(
+    "--memory", default="", callback=run_options.quantity, help="Memory request per pod, such as 16Gi."
+)
 @click.option(
     "--nproc-per-node",
     default="",
@@ -62,7 +64,7 @@ if TYPE_CHECKING:
     "--env",
     "environment",
     multiple=True,
-    callback=checked.variables,
+    callback=run_options.variables,
     metavar="NAME=VALUE",
     help="Environment variable; may be repeated.",
 )
@@ -70,7 +72,7 @@ if TYPE_CHECKING:
     "--volume",
     "volumes",
     multiple=True,
-    callback=checked.volumes,
+    callback=run_options.volumes,
     metavar="CLAIM:/path[:ro]",
     help="Mount an existing PersistentVolumeClaim, with :ro to read only; may be repeated.",
 )
@@ -127,8 +129,8 @@ def run(
 
     if output == "yaml" and not (dry_run or detach):
         raise click.UsageError("-o yaml needs --dry-run or --detach: the log that follows is not YAML")
-    checked.check_script(script, code, in_image)
-    checked.check_name(name)
+    run_options.check_script(script, code, in_image)
+    run_options.check_name(name)
     files: dict[str, bytes] = {}
     try:
         if not in_image:
@@ -146,7 +148,7 @@ def run(
         _print(_in_namespace(namespace, code_map, job.to_dict()), output)
         return
 
-    from elasticjob_client.jobs import Jobs
+    from elasticjob_client import Jobs
 
     with Jobs(namespace, kubeconfig=kubeconfig, context=context, notice=note) as jobs:
         if dry_run:
@@ -178,7 +180,7 @@ def _in_namespace(
 
 
 def _as_served(job: ElasticJob) -> ElasticJob:
-    """With the defaults of the server, without what belongs to one object."""
+    """The manifest with the server's defaults, and without the fields that belong to one object."""
     import msgspec
 
     metadata = msgspec.structs.replace(

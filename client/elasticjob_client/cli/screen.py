@@ -24,7 +24,7 @@ from elasticjob_client.tell.why import Story
 from elasticjob_client.tell.words import counted
 
 if TYPE_CHECKING:
-    from elasticjob_client.requests import Event
+    from elasticjob_client.events import Event
 
 _COLOURS = {
     "Training": "green",
@@ -38,7 +38,7 @@ _COLOURS = {
     "Standby": "blue",
 }
 SHOWN_ROUNDS = 8
-"""Of the twenty that a status has."""
+"""Rounds that are shown, of the twenty that a status has."""
 
 
 class PlainConsole(Console):
@@ -142,12 +142,12 @@ def _facts(found: JobStatus, steps_per_second: float | None) -> list[RenderableT
 
 
 def rate(steps_per_second: float) -> str:
-    """With as many digits as are worth reading."""
+    """A number with as many digits as are worth reading."""
     return f"{steps_per_second:.1f}" if steps_per_second < 100 else f"{steps_per_second:.0f}"
 
 
 def step(row: JobRow) -> str:
-    """With its age if it is not of this moment."""
+    """The step, with its age if it is stale."""
     return "-" if row.step is None else f"{row.step}{_ago(row.step_age_seconds)}"
 
 
@@ -234,7 +234,7 @@ def _next(steps: Sequence[str]) -> list[RenderableType]:
 
 
 def story(found: Story) -> RenderableType:
-    """A failure, told."""
+    """A failure in sentences."""
     parts: list[RenderableType] = [Text(sentence) for sentence in found.sentences]
     if found.log:
         parts += ["", Text(f"The end of {found.log_pod}'s log:", style="bold")]

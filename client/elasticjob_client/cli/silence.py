@@ -1,4 +1,4 @@
-"""While the log that is followed says nothing: why the job does not train."""
+"""Says why the job does not train while its log is followed and stays silent."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from elasticjob_client.jobs import Jobs
+    from elasticjob_client import Jobs
     from elasticjob_client.resource import ElasticJob
 
 SECONDS = 3.0
-"""Without a line, after which the job is looked at, again and again."""
+"""How long no line may come before the job is read again."""
 
 _T = TypeVar("_T")
 
@@ -43,7 +43,7 @@ def failed(job: ElasticJob) -> str:
 class Silence:
     """Looks at the job while no line comes, and says on stderr what keeps it, again when that changes.
 
-    ``said``: the state that has been told already.
+    ``said``: the state that has been printed already.
     """
 
     def __init__(self, jobs: Jobs, name: str, said: str = "") -> None:

@@ -14,12 +14,12 @@ from elasticjob_client.errors import ClientError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from elasticjob_client.jobs import Jobs
+    from elasticjob_client import Jobs
     from elasticjob_client.pods import Pod
     from elasticjob_client.tell.stacks import Answer, Stacks
 
 TIMEOUT_SECONDS = 60.0
-"""For one pod to answer; its workers have three seconds of it."""
+"""How long one pod may take to answer; its workers have three seconds of it."""
 _AT_ONCE = 16
 
 

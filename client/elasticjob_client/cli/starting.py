@@ -15,7 +15,7 @@ def hold() -> None:
 
 
 def begun() -> None:
-    """From now on, Ctrl-C raises KeyboardInterrupt, as Python has it."""
+    """Let Ctrl-C raise KeyboardInterrupt again, as Python does by default."""
     if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

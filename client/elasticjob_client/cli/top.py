@@ -13,7 +13,7 @@ from elasticjob_client.cli.seconds import Seconds
 from elasticjob_client.errors import ClientError
 
 if TYPE_CHECKING:
-    from elasticjob_client.jobs import Jobs
+    from elasticjob_client import Jobs
     from elasticjob_client.tell.top import TopJob, TopRow
 
 _LIST_BAR = 20
@@ -41,7 +41,7 @@ def top(jobs: Jobs, name: str | None, all_namespaces: bool, interval: float, out
     With -o json, the current state is printed once.
     """
     from elasticjob_client.cli import live, partly
-    from elasticjob_client.tell import top as told
+    from elasticjob_client.tell import top as tell_top
 
     if name and all_namespaces:
         raise click.UsageError("JOB and --all-namespaces exclude each other")
@@ -54,12 +54,12 @@ def top(jobs: Jobs, name: str | None, all_namespaces: bool, interval: float, out
             room = get_terminal_size().columns - _BESIDE_BAR
             pods = partly.pods(jobs, name, quiet=looked) or ()
             looked = True
-            return told.one(jobs.refreshed(jobs.get(name)), pods, now(), max(1, min(_JOB_BAR, room)))
-        return told.rows(partly.refreshed(jobs, jobs.all(all_namespaces)), now(), _LIST_BAR)
+            return tell_top.one(jobs.refreshed(jobs.get(name)), pods, now(), max(1, min(_JOB_BAR, room)))
+        return tell_top.rows(partly.refreshed(jobs, jobs.all(all_namespaces)), now(), _LIST_BAR)
 
     if output == "json":
         found = look()
-        as_json(found if isinstance(found, told.TopJob) else {"items": found})
+        as_json(found if isinstance(found, tell_top.TopJob) else {"items": found})
         return
     if not (sys.stdout.isatty() and sys.stdin.isatty()):
         again = f"elasticjob status {name}" if name else "elasticjob list"

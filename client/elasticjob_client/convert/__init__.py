@@ -1,1 +1,1 @@
-"""From a PyTorchJob or TrainJob of Kubeflow to an ElasticJob: pure, from manifests to manifests."""
+"""Converts a PyTorchJob or TrainJob of Kubeflow to an ElasticJob: pure, from manifests to manifests."""

@@ -28,9 +28,9 @@ _SET = {
     "--max-restarts",
     "--local-addr",
 }
-"""With a value, and set by the operator."""
+"""Options with a value that the operator sets."""
 _ALONE = {"--standalone"}
-"""Without one."""
+"""Options without a value that the operator sets."""
 _KEPT_ALONE = {"-m", "--module", "--no-python", "--run-path", "--virtual-local-rank"}
 _FIELDS = {
     "--nproc-per-node": (re.compile(rf"\d+|{'|'.join(PROCESSES)}"), "spec.nprocPerNode"),
@@ -53,7 +53,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rewritten(command: Sequence[str], arguments: Sequence[str]) -> Command:
-    """As torchrun if it is Python or torchrun; anything else stays as it is, with a note."""
+    """Python and torchrun become torchrun; any other command stays as it is, with a note."""
     words = [*command, *arguments]
     if not command:
         return _kept(command, arguments, f"the image's own command starts: {PLAIN_TORCHRUN}")

@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
+from elasticjob.contract.names import API_VERSION, KIND
 from elasticjob_client.convert import limits
 from elasticjob_client.convert.command import Command, rewritten
 from elasticjob_client.digits import whole
 from elasticjob_client.names import check_name
-from elasticjob_client.resource import API_VERSION, KIND
 
 _SET_BY_OTHERS = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK", "NODE_RANK")
 NO_GANG = "left out; for gang scheduling, put what your scheduler reads into the template"
@@ -36,8 +36,8 @@ def metadata(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def training_first(spec: dict[str, Any], name: str) -> dict[str, Any]:
-    """The training container, which is made the first: there the operator looks for it. Raises ValueError if
-    there is none."""
+    """Move the training container to the front, where the operator looks for it. Raises ValueError without
+    one."""
     containers = spec.get("containers") or []
     if not containers:
         raise ValueError("the template has no containers")
@@ -81,7 +81,7 @@ def job(meta: dict[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def limit(max_restarts: int | None) -> dict[str, Any] | None:
-    """As a limit for the script's failures over the job's whole life."""
+    """A limit for the script's failures over the job's whole life."""
     return None if max_restarts is None else {"application": {"maxRestarts": max_restarts}}
 
 

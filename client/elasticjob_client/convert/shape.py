@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 ANY = "*"
-"""In a shape: each field that has no shape of its own."""
+"""Stands in a shape for each field that has no shape of its own."""
 _WORDS: dict[Any, str] = {str: "text", int: "a whole number", bool: "true or false"}
 
 _NAMED = {"name": str}
@@ -87,7 +87,7 @@ SHAPES: dict[str, Any] = {
     "ClusterTrainingRuntime": _RUNTIME,
     "TrainingRuntime": _RUNTIME,
 }
-"""By kind. Braces are objects, brackets lists; "!" lists the fields that must be there."""
+"""The shapes by kind. Braces are objects, brackets lists; "!" lists the fields that must be there."""
 
 
 def check(found: Any, shape: Any, path: str = "") -> None:

@@ -46,7 +46,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, renam
 
 
 def rights(allowed: Mapping[tuple[str, str], bool], namespace: str) -> list[Check]:
-    """From the answers to "may I"."""
+    """The check of the user's rights, from the answers to "may I"."""
     found = []
     for what, needed in NEEDED.items():
         missing = [
@@ -108,7 +108,7 @@ def leader(leases: Sequence[Lead], namespace: str, now: datetime) -> Check:
 
 
 def unseen(jobs: Sequence[ElasticJob], now: datetime) -> Check:
-    """Whether jobs wait for an operator in vain."""
+    """Whether jobs wait for an operator that does not come."""
     waiting = [
         job.name
         for job in jobs

@@ -15,7 +15,7 @@ from elasticjob_client.tell.times import milliseconds
 from elasticjob_client.tell.words import counted
 
 _ACCOUNT = "preemption"
-"""To which a deleted pod is charged."""
+"""The account to which a deleted pod is charged."""
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):

@@ -6,25 +6,15 @@ Pure. A pod has written it, so it counts only if it is of the round that the sta
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Annotated
 
 import msgspec
 
+from elasticjob.contract.fields import RecordError
+from elasticjob.contract.reports import ProgressReport
 from elasticjob_client.resource import ElasticJob
 
-ANNOTATION = "elasticjob.dev/progress"
-_Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 STALE_SECONDS = 5
 """What is older says its age."""
-
-
-class _Report(msgspec.Struct, frozen=True, rename="camel"):
-    """As the handler writes it."""
-
-    first_step: _Count
-    step: _Count
-    first_step_milliseconds: _Count
-    training_milliseconds: _Count
 
 
 def leader(job: ElasticJob) -> str:
@@ -42,8 +32,8 @@ def with_report(job: ElasticJob, report: str, renewed: datetime | None) -> Elast
     """The job as of this report, which its leader's Lease had when it was ``renewed``. The same job if that
     says nothing new of the current round."""
     try:
-        found = msgspec.json.decode(report, type=_Report)
-    except (msgspec.DecodeError, msgspec.ValidationError):
+        found = ProgressReport.parse(report)
+    except RecordError:
         return job
     seen = job.status
     assert seen
@@ -69,8 +59,8 @@ def with_report(job: ElasticJob, report: str, renewed: datetime | None) -> Elast
     return msgspec.structs.replace(job, status=status)
 
 
-def _goodput(job: ElasticJob, found: _Report) -> int | None:
-    """As the operator counts it: what was not lost of the time until the step grew last."""
+def _goodput(job: ElasticJob, found: ProgressReport) -> int | None:
+    """The goodput as the operator counts it: the share of time not lost, until the step grew last."""
     assert job.status
     seen, progress = job.status, job.status.progress
     begun = seen.current_round.established_time

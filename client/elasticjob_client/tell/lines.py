@@ -28,7 +28,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
 
 
 class Window(msgspec.Struct, frozen=True):
-    """From when to when; None is without end."""
+    """A span of time; None is an open end."""
 
     since: datetime | None = None
     until: datetime | None = None
@@ -42,6 +42,14 @@ class Window(msgspec.Struct, frozen=True):
     def is_over(self, time: datetime) -> bool:
         """Whether this time is after the end."""
         return self.until is not None and time > self.until
+
+
+class ToShow(msgspec.Struct, frozen=True):
+    """Which pods' logs are wanted, and from what time."""
+
+    job: ElasticJob
+    pods: list[Pod]
+    window: Window
 
 
 def window(job: ElasticJob, number: int | None = None, since_failure: bool = False) -> Window:

@@ -28,7 +28,7 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
 
 
 def row(job: ElasticJob, now: datetime) -> JobRow:
-    """Of one job."""
+    """The row of one job."""
     seen, created = job.status, job.metadata.creation_timestamp
     runs = seen is not None and seen.current_round.phase in ("Active", "Draining")
     progress = seen.progress if seen else None

@@ -1,4 +1,4 @@
-"""Advice that several messages carry, told once. Pure."""
+"""Removes advice that an earlier message has given already. Pure."""
 
 from __future__ import annotations
 

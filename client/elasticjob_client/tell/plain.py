@@ -26,14 +26,14 @@ _CHARACTER = re.compile(f"[{_ACTS}]")
 
 
 def plain(text: str) -> str:
-    """The same without sequences, and with a blank for each other character that a terminal acts on."""
+    """The text without sequences, and with a blank for each other character that a terminal acts on."""
     if not _CHARACTER.search(text):
         return text
     return _CHARACTER.sub(" ", _SEQUENCE.sub("", text))
 
 
 def coloured(text: str) -> str:
-    """The same with its colours, which end with it."""
+    """The plain text with its colours, which end with it."""
     if "\x1b" not in text:
         return plain(text)
     kept = _COLOUR.findall(text)

@@ -31,7 +31,7 @@ _OF_A_SLOT = re.compile(r"(\d+)-\d+")
 
 
 class Bar(msgspec.Struct, frozen=True, kw_only=True):
-    """From ``begin`` to ``end``, in a row of this label; ``kind`` chooses the colour, ``text`` explains.
+    """A bar from ``begin`` to ``end`` in the row ``label``; ``kind`` chooses the colour, ``text`` explains.
 
     ``waits_until``: when the first step of a round came; the round's end if none came.
     """
@@ -72,16 +72,16 @@ def report(job: ElasticJob, pods: Sequence[Pod], now: datetime) -> Report:
     lost = _lost_members(job)
     bars += [_pod(pod, last, lost.get(pod.name)) for pod in pods if pod.started]
     bars += _gone(job, history, {**_charged(job), **lost}, {pod.name for pod in pods})
-    told = status(job, pods, now)
+    summary = status(job, pods, now)
     lost_time = job.status.progress.lost_by_cause if job.status.progress else []
     return Report(
-        status=told,
+        status=summary,
         begin=min(bar.begin for bar in bars),
         end=max(bar.end for bar in bars),
         bars=bars,
         progress=_progress(job, history, now),
         lost=sorted(lost_time, key=lambda one: -one.milliseconds),
-        active_seconds=told.active_seconds or 0,
+        active_seconds=summary.active_seconds or 0,
         nodes=_nodes(job),
     )
 
@@ -93,7 +93,7 @@ def _end(job: ElasticJob, one: Round, now: datetime) -> datetime:
 
 
 def _standstill(job: ElasticJob, last: Round, end: datetime) -> list[Bar]:
-    """From the end of the last round until now, of a job that has not ended."""
+    """The time since the last round of a job that has not ended."""
     if job.ended or not last.end or not last.end.time or last.end.time >= end:
         return []
     training = job.condition("Training")

@@ -1,6 +1,6 @@
-"""A template as what is concluded from it expects it, whatever it is: the resource takes any.
+"""Makes a template of any shape fit for conclusions: the resource takes any.
 
-Pure. What is no template is as if it were not there, and what is too long to be meant is cut.
+Pure. A part of the wrong type counts as absent, and a text that is too long is cut.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ LONGEST_WORD, MOST = 4_000, 200
 
 
 def template(found: Any) -> dict[str, Any]:
-    """The same as a pod template with at least one container, as far as it is one."""
+    """A pod template with at least one container, from what is usable of this one."""
     whole = _mapping(found)
     spec, metadata = _mapping(whole.get("spec")), _mapping(whole.get("metadata"))
     containers = [_container(one) for one in _mappings(spec.get("containers"))] or [{}]

@@ -1,4 +1,4 @@
-"""Where the workers of a job are: what their pods have answered, by rank. Pure."""
+"""The stacks of a job's workers by rank, from the answers of their pods. Pure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stacks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """Of all pods that were asked. ``missing`` says which workers are not shown, and why."""
+    """The stacks of all pods that were asked. ``missing`` says which workers are not shown, and why."""
 
     name: str
     round: int

@@ -12,7 +12,7 @@ from elasticjob_client.tell.checks import Check, unseen
 from elasticjob_client.tell.status import next_steps
 
 _STAYS = ("cannot be created: ", "and has not joined")
-"""In the operator's words for pods that will not train unless something is changed."""
+"""The operator's words for pods that will not train unless something is changed."""
 
 
 def state(job: ElasticJob, pods: Sequence[Pod], now: datetime) -> Check:
@@ -23,13 +23,13 @@ def state(job: ElasticJob, pods: Sequence[Pod], now: datetime) -> Check:
     steps = next_steps(job, pods, now)
     advice = steps[0] if steps else f"`elasticjob events {job.name} --pods` tells more"
     if failed and failed.status == "True":
-        return _told("failed", f"Failed: {failed.reason}: {failed.message}", advice)
+        return _check("failed", f"Failed: {failed.reason}: {failed.message}", advice)
     if training is None:
-        return _told("unknown", "its status does not say whether it trains", advice)
+        return _check("unknown", "its status does not say whether it trains", advice)
     text = f"{training.reason}: {training.message}"
     if job.ended or training.status == "True" or training.reason == "Suspended":
-        return _told("ok", text, "")
-    return _told("failed" if _stays(job, training.message) else "unknown", text, advice)
+        return _check("ok", text, "")
+    return _check("failed" if _stays(job, training.message) else "unknown", text, advice)
 
 
 def served(job: ElasticJob) -> bool:
@@ -40,11 +40,11 @@ def served(job: ElasticJob) -> bool:
 def _unserved(job: ElasticJob, now: datetime) -> Check:
     found = unseen([job], now)
     if found.result == "failed":
-        return _told("failed", found.found, found.advice)
+        return _check("failed", found.found, found.advice)
     if job.spec.managed_by not in (None, "elasticjob.dev/operator"):
         text = f"spec.managedBy leaves this job to {job.spec.managed_by}, which has given it no status"
-        return _told("unknown", text, "ask its administrators")
-    return _told("unknown", f"no operator has looked at {job.name} yet", "try again in a few seconds")
+        return _check("unknown", text, "ask its administrators")
+    return _check("unknown", f"no operator has looked at {job.name} yet", "try again in a few seconds")
 
 
 def _stays(job: ElasticJob, message: str) -> bool:
@@ -55,5 +55,5 @@ def _stays(job: ElasticJob, message: str) -> bool:
     )
 
 
-def _told(result: Literal["ok", "failed", "unknown"], found: str, advice: str) -> Check:
+def _check(result: Literal["ok", "failed", "unknown"], found: str, advice: str) -> Check:
     return Check(result=result, subject="state", found=found, advice=advice)

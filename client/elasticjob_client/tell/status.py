@@ -81,7 +81,7 @@ def status(job: ElasticJob, pods: Sequence[Pod], now: datetime) -> JobStatus:
 
 
 def active_seconds(job: ElasticJob, now: datetime) -> int | None:
-    """For how long the job has been active: until now, or until its end. None before it was started."""
+    """How long the job has been active: until now, or until its end. None before it was started."""
     seen = job.status
     if not seen:
         return None

@@ -10,7 +10,7 @@ from elasticjob_client.resource import Round
 
 
 def with_steps(rounds: Sequence[Round]) -> list[Round]:
-    """The same rounds, newest first, each with the last step that it is known to have trained.
+    """The rounds, newest first, each with the last step that it is known to have trained.
 
     Rank 0 reports the first step at once and others every few seconds. If it is killed, the last ones are
     not reported; but a round that resumes from a later step has them from a checkpoint of those before.

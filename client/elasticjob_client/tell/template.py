@@ -1,7 +1,7 @@
 """What ``elasticjob doctor JOB`` concludes from a job's template and from how its pods are: pure.
 
 Nothing looks into the image: of Python and torch, its name is read. What has been seen of pods counts more
-than what is read: a command that has joined a round is right, whatever it looks like.
+than what is read: a command that has joined a round is right.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from elasticjob.contract.launch_command import Judgement, environment, judge
 from elasticjob_client import digits
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import ElasticJob
 from elasticjob_client.tell import sensible, unscheduled
 from elasticjob_client.tell.checks import Check
-from elasticjob_client.tell.launch_command import Judgement, environment, judge
 
 _LONGEST = 800
 """Letters of what is found, or of advice: templates and images may have any names."""
 OLDEST_PYTHON = (3, 10)
 OLDEST_TORCH = (2, 4)
 ENTRY_POINT_TORCH = (2, 5)
-"""From which on torch finds backends by their metadata."""
+"""The first torch that finds backends by their metadata."""
 GPUS = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/xe", "gpu.intel.com/i915")
 _DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 _OWN_RUN = "elasticjob.run"
@@ -31,7 +31,7 @@ _TORCH_VERSION = re.compile(r"torch[-:]v?(\d)\.(\d{1,3})(?!\d)")
 _HANDLER_CONTAINER = "elasticjob-handler"
 """The operator's init container, which brings the handler."""
 _INSTALLER = f"init container {_HANDLER_CONTAINER} "
-"""In the operator's words for a pod in which the handler could not be installed."""
+"""Part of the operator's words for a pod in which the handler could not be installed."""
 _FOUND_IN_LOGS = (
     (
         re.compile(r"rendezvous backend '?k8s'? is not registered", re.IGNORECASE),
@@ -61,7 +61,7 @@ def checks(job: ElasticJob, pods: Sequence[Pod] | None, logs: Sequence[str] = ()
         advice = (
             f"`elasticjob status {job.name}` shows which have joined; what they need: docs/use/own-pods.md"
         )
-        return [_told("template", "unknown", text, advice)]
+        return [_check("template", "unknown", text, advice)]
     container = training_container(sensible.template(template))
     joined = job.status is not None and bool(job.status.participants or job.status.round_history)
     return [
@@ -86,15 +86,15 @@ def _command(job: ElasticJob, container: dict[str, Any], joined: bool) -> Check:
     words = [*command, *args]
     shown = " ".join(" ".join(words[:4]).split())[:80]
     if joined:
-        return _told("command", "ok", f"`{shown}` has joined" if shown else "the image's own has joined")
+        return _check("command", "ok", f"`{shown}` has joined" if shown else "the image's own has joined")
     most = job.spec.max_replicas or job.spec.replicas or 1
     ours = environment(f"{job.namespace}/{job.name}", job.metadata.uid or "", most)
     verdict = judge(command, args, ours, (job.spec.handler_source or "Injected") == "Injected")
     if verdict.kind == "image":
         text = "the template has none: the image's own starts, which cannot be seen from here"
-        return _told("command", "unknown", text, "set command: [torchrun, train.py]")
+        return _check("command", "unknown", text, "set command: [torchrun, train.py]")
     result, found, advice = judged(verdict)
-    return _told("command", result, f"`{shown}`: {found}" if found else f"`{shown}`", advice)
+    return _check("command", result, f"`{shown}`: {found}" if found else f"`{shown}`", advice)
 
 
 def judged(found: Judgement) -> tuple[Literal["ok", "failed", "unknown"], str, str]:
@@ -134,22 +134,22 @@ def _versions(container: dict[str, Any], joined: bool) -> list[Check]:
         match, least = pattern.search(said), ".".join(map(str, oldest))
         if match is None:
             if joined:
-                found.append(_told(what, "ok", "has joined with it"))
+                found.append(_check(what, "ok", "has joined with it"))
             else:
                 text = f"{image} does not say which: {least} or later is needed"
                 found.append(
-                    _told(what, "unknown", text, f"see which it has: `docker run --rm {image} {ask}`")
+                    _check(what, "unknown", text, f"see which it has: `docker run --rm {image} {ask}`")
                 )
             continue
         version = (int(match[1]), int(match[2]))
         shown = f"{image} has {version[0]}.{version[1]}, by its name"
         if version < oldest:
-            found.append(_told(what, "failed", shown, f"use an image with {least} or later"))
+            found.append(_check(what, "failed", shown, f"use an image with {least} or later"))
         elif what == "torch" and version < ENTRY_POINT_TORCH and _OWN_RUN not in _words(container):
             advice = "torch 2.4 finds no backends: the command must be `python -m elasticjob.run train.py`"
-            found.append(_told(what, "failed", shown, advice))
+            found.append(_check(what, "failed", shown, advice))
         else:
-            found.append(_told(what, "ok", shown))
+            found.append(_check(what, "ok", shown))
     return found
 
 
@@ -165,15 +165,15 @@ def _handler(job: ElasticJob, joined: bool, logs: Sequence[str]) -> Check:
             "the chart's handler.image must be the handler's own image, of the operator's version: ask the "
             "administrators of the cluster"
         )
-        return _told("handler", "failed", failure.message, advice)
+        return _check("handler", "failed", failure.message, advice)
     if joined:
-        return _told("handler", "ok", "pods have joined with it")
+        return _check("handler", "ok", "pods have joined with it")
     for pattern, found, advice in _FOUND_IN_LOGS:
         if any(pattern.search(line) for line in logs):
-            return _told("handler", "failed", f"a pod's log says that {found}", advice)
+            return _check("handler", "failed", f"a pod's log says that {found}", advice)
     if (job.spec.handler_source or "Injected") == "Injected":
-        return _told("handler", "ok", "an init container adds it to each pod")
-    return _told(
+        return _check("handler", "ok", "an init container adds it to each pod")
+    return _check(
         "handler",
         "unknown",
         "handlerSource: Image says that the image has it, which cannot be seen from here",
@@ -187,21 +187,21 @@ def _resources(job: ElasticJob, container: dict[str, Any]) -> list[Check]:
     whole = {**limits, **requests}
     gpus = next((one for name in GPUS if (one := digits.whole(str(limits.get(name, ""))))), 0)
     processes = job.spec.nproc_per_node
-    found = [_told("resources", "ok", ", ".join(f"{name} {value}" for name, value in sorted(whole.items())))]
+    found = [_check("resources", "ok", ", ".join(f"{name} {value}" for name, value in sorted(whole.items())))]
     if not whole:
         advice = "set resources.requests of cpu and memory: a pod without is evicted first"
-        found = [_told("resources", "unknown", "the training container asks for none", advice)]
+        found = [_check("resources", "unknown", "the training container asks for none", advice)]
     if isinstance(processes, int) and gpus and processes > gpus:
         text = f"{processes} processes (nprocPerNode) for {gpus} GPU{'s' if gpus > 1 else ''} in each pod"
-        found.append(_told("processes", "failed", text, f"set nprocPerNode: {gpus}, or gpu"))
+        found.append(_check("processes", "failed", text, f"set nprocPerNode: {gpus}, or gpu"))
     elif processes == "gpu" and not gpus:
         text = "nprocPerNode: gpu, and the training container has no GPU in its limits"
-        found.append(_told("processes", "failed", text, f"set resources.limits, such as {GPUS[0]}: 1"))
+        found.append(_check("processes", "failed", text, f"set resources.limits, such as {GPUS[0]}: 1"))
     elif isinstance(processes, int) and gpus and processes < gpus:
         text = (
             f"{processes} process{'es' if processes > 1 else ''} (nprocPerNode) for {gpus} GPUs in each pod"
         )
-        found.append(_told("processes", "unknown", text, "set nprocPerNode: gpu for one on each GPU"))
+        found.append(_check("processes", "unknown", text, "set nprocPerNode: gpu for one on each GPU"))
     return found
 
 
@@ -209,24 +209,26 @@ def _images(container: dict[str, Any], pods: Sequence[Pod] | None, joined: bool)
     image = str(container.get("image") or "")
     if image.split() != [image]:
         text = f"the training container's image is {image!r}, which names none"
-        return [_told("image", "failed", text, "set image in the template, such as pytorch/pytorch:2.6.0")]
+        return [_check("image", "failed", text, "set image in the template, such as pytorch/pytorch:2.6.0")]
     if stuck := [pod for pod in pods or () if "Image" in pod.waiting]:
         return [_not_pulled(stuck)]
     tag = image.rpartition("/")[2].partition(":")[2]
     if "@" not in image and tag in ("", "latest"):
         text = f"{image} can be another image on each node, and after each restart"
         return [
-            _told("image", "unknown", text, "name a version, or better a digest: all members must have one")
+            _check("image", "unknown", text, "name a version, or better a digest: all members must have one")
         ]
     if pods is None and not joined:
         text = f"{image}: whether pods can pull it is not seen"
-        return [_told("image", "unknown", text, "`elasticjob status JOB` tells what the job waits for")]
+        return [_check("image", "unknown", text, "`elasticjob status JOB` tells what the job waits for")]
     pods = pods or ()
     there = sum(pod.started is not None or pod.ended is not None for pod in pods)
     if there or joined:
-        return [_told("image", "ok", f"{image} is pulled for {there} of {len(pods)} pods" if pods else image)]
+        return [
+            _check("image", "ok", f"{image} is pulled for {there} of {len(pods)} pods" if pods else image)
+        ]
     text = f"{image} is pulled for 0 of {len(pods)} pods" if pods else f"{image}: no pod has asked for it"
-    return [_told("image", "unknown", text, "`elasticjob events JOB --pods` tells what pods wait for")]
+    return [_check("image", "unknown", text, "`elasticjob events JOB --pods` tells what pods wait for")]
 
 
 def _not_pulled(stuck: Sequence[Pod]) -> Check:
@@ -240,7 +242,7 @@ def _not_pulled(stuck: Sequence[Pod]) -> Check:
         )
     elif first.waiting_container not in ("", first.container):
         whose = f", container {first.waiting_container}"
-    return _told("image", "failed", f"{_names(stuck)}{whose}: {first.waiting}", advice)
+    return _check("image", "failed", f"{_names(stuck)}{whose}: {first.waiting}", advice)
 
 
 def _waiting(job: ElasticJob, pods: Sequence[Pod]) -> list[Check]:
@@ -252,7 +254,7 @@ def _waiting(job: ElasticJob, pods: Sequence[Pod]) -> list[Check]:
         waits, advice = False, "`elasticjob events JOB --pods` tells more"
         if reason.startswith(unscheduled.REASON):
             waits, advice, _ = unscheduled.advice(job, reason)
-        found.append(_told("pods", "unknown" if waits else "failed", f"{_names(mine)}: {reason}", advice))
+        found.append(_check("pods", "unknown" if waits else "failed", f"{_names(mine)}: {reason}", advice))
     return found
 
 
@@ -261,7 +263,7 @@ def _names(pods: Sequence[Pod]) -> str:
     return f"{pods[0].name}{more}"
 
 
-def _told(subject: str, result: Literal["ok", "failed", "unknown"], found: str, advice: str = "") -> Check:
+def _check(subject: str, result: Literal["ok", "failed", "unknown"], found: str, advice: str = "") -> Check:
     return Check(result=result, subject=subject, found=_cut(found), advice=_cut(advice))
 
 

@@ -78,7 +78,7 @@ def captions(rounds: Sequence[Round], begin: datetime, end: datetime, width: int
 
 
 def span(job: ElasticJob, now: datetime) -> tuple[datetime, datetime] | None:
-    """From the first round that the status has until now, or until the job's end; None before its first."""
+    """The span from the status's first round until now, or until the job's end; None without a round."""
     starts = [one.start_time for one in job.status.round_history if one.start_time] if job.status else []
     if not starts:
         return None

@@ -47,7 +47,7 @@ class TopJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
 
 
 def rows(jobs: Sequence[ElasticJob], now: datetime, width: int) -> list[TopRow]:
-    """Of all jobs: those that may need a look first, then those that train, then those that have ended."""
+    """The rows of all jobs: first those that may need help, then those that train, then those that ended."""
     found = [
         TopRow(
             job=listing.row(job, now),
@@ -64,7 +64,7 @@ def _place(state: str) -> int:
 
 
 def one(job: ElasticJob, pods: Sequence[Pod], now: datetime, width: int) -> TopJob:
-    """Of one job."""
+    """The view of one job."""
     shown = span(job, now)
     return TopJob(
         status=status(job, pods, now),
@@ -76,7 +76,7 @@ def one(job: ElasticJob, pods: Sequence[Pod], now: datetime, width: int) -> TopJ
 
 
 def steps_per_second(job: ElasticJob) -> float | None:
-    """As the job has last reported; None unless it trains and reports steps."""
+    """The speed that was last reported; None unless the job trains and reports steps."""
     progress = job.status.progress if job.status else None
     if job.state not in ("Training", "Draining") or not progress or not progress.milliseconds_per_step:
         return None

@@ -1,4 +1,4 @@
-"""What ``elasticjob why`` says: one failure told from its round, pod, node and the end of the log."""
+"""What ``elasticjob why`` says: one failure, from its round, pod, node and the end of the log."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def ended_round(job: ElasticJob, number: int | None = None) -> Round | None:
 
 
 def failure_of(job: ElasticJob, ended: Round | None, asked: bool) -> Failure | None:
-    """The last failure, if it belongs to what is told."""
+    """The last failure, if it belongs to the end that is explained."""
     failure = job.status.last_failure if job.status else None
     if failure is None or (asked and (ended is None or failure.round != ended.number)):
         return None

@@ -1,1 +1,1 @@
-"""What the operator and the participants agree on: names and records. No I/O, no dependencies."""
+"""What participants, operator and client agree on: names, records, commands. No I/O, no dependencies."""

@@ -89,8 +89,8 @@ def gate(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[TcpProxy]:
     """In front of a server whose watches and logs do not end by themselves; no pause is long."""
     for module in ("patience", "watching", "following"):
         monkeypatch.setattr(f"elasticjob_client.{module}.LONGEST_PAUSE_SECONDS", 0.05)
-    monkeypatch.setattr("elasticjob_client.jobs.POLL_SECONDS", 0.05)
-    for module in ("following", "async_following"):
+    monkeypatch.setattr("elasticjob_client.on_threads.POLL_SECONDS", 0.05)
+    for module in ("on_threads", "on_asyncio"):
         monkeypatch.setattr(f"elasticjob_client.{module}.LOOK_SECONDS", 0.05)
     monkeypatch.setattr("elasticjob_client.following._STATUS_SECONDS", 0.05)
     found = body()

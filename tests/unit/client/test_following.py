@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from devcluster.proxy import TcpProxy
-from elasticjob_client import ElasticJob, Jobs, NoServer
-from elasticjob_client.async_following import AsyncFollower
-from elasticjob_client.following import Begun, Follower, Log
+from elasticjob_client import ElasticJob, Jobs, NoServer, on_asyncio
+from elasticjob_client.following import Log, OpenLogs
+from elasticjob_client.on_threads import Follower
 from elasticjob_client.pods import Pod
 from elasticjob_client.tell.lines import Line
 from tests.unit.client.clients import until
@@ -48,7 +48,7 @@ class Pods:
 
 
 def lines(pods: Pods, read: Any) -> list[str]:
-    found = Follower(pods.look, read, Begun(None, None, None, pods.said.append), pods.said.append)
+    found = Follower(pods.look, read, OpenLogs(None, None, None, pods.said.append), pods.said.append)
     return [line.text for line in found.lines()]
 
 
@@ -57,8 +57,8 @@ def lines_on_asyncio(pods: Pods, read: Any) -> list[str]:
         return pods.look()
 
     async def run() -> list[str]:
-        begun = Begun(None, None, None, pods.said.append)
-        found = AsyncFollower(look, read, begun, pods.said.append)
+        begun = OpenLogs(None, None, None, pods.said.append)
+        found = on_asyncio.Follower(look, read, begun, pods.said.append)
         return [line.text async for line in found.lines()]
 
     return asyncio.run(run())
@@ -66,7 +66,7 @@ def lines_on_asyncio(pods: Pods, read: Any) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("following", "async_following"):
+    for module in ("on_threads", "on_asyncio"):
         monkeypatch.setattr(f"elasticjob_client.{module}.LOOK_SECONDS", 0.02)
     monkeypatch.setattr("elasticjob_client.following._STATUS_SECONDS", 0.05)
     monkeypatch.setattr("elasticjob_client.patience.LONGEST_PAUSE_SECONDS", 0.02)
@@ -103,7 +103,7 @@ def test_a_log_that_only_seems_to_end_too_early_does_not_hold_up_the_end_of_its_
         yield from ()
 
     follower = Follower(
-        lambda: (ENDED, [pod("mnist-1-1", started=NOW)]), read, Begun(None, None, None, print), print
+        lambda: (ENDED, [pod("mnist-1-1", started=NOW)]), read, OpenLogs(None, None, None, print), print
     )
     assert list(follower.lines()) == []
     assert read_by == ["mnist-1-1"] * 2
@@ -156,7 +156,7 @@ def test_who_stops_to_listen_leaves_no_thread_and_no_connection(
 ) -> None:
     """Also of pods whose answer comes when nobody listens any more, and then is silent."""
     del gate
-    monkeypatch.setattr("elasticjob_client.following._JOIN_SECONDS", 0.1)
+    monkeypatch.setattr("elasticjob_client.on_threads._JOIN_SECONDS", 0.1)
     server.answers[f"{PODS}/mnist-0-0/log"] = f"{stamp(1)} a\n"
     slow = [f"mnist-{slot}-0" for slot in range(1, 4)]
     server.late = tuple(f"{name}/log" for name in slow)

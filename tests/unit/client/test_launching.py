@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from elasticjob_client import AsyncJobs, ElasticJob, Jobs, NoServer, Rejected
+from elasticjob_client._async.launching import launch
+from elasticjob_client._async.requests import AsyncRequests
 from elasticjob_client.errors import Unfinished
-from elasticjob_client.launching import launch
 from elasticjob_client.manifest import config_map
-from elasticjob_client.requests import Requests
 from tests.terminal import INTERRUPT, terminal
 from tests.unit.client.clients import until
 from tests.unit.client.conftest import body
@@ -121,14 +122,25 @@ def test_why_a_policy_refuses_the_code_is_said(ready: Server, code: int) -> None
     assert said == []
 
 
-def steps_until(count: int, said: list[str]) -> Any:
+class Asked:
+    """A client whose answers are sent to the coroutine that asks it."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: self
+
+    def __await__(self) -> Generator[None, Any, Any]:
+        return (yield)
+
+
+def launch_until(count: int, said: list[str]) -> Any:
     """A launch that waits for the answer of its request of this number; the first is the dry run."""
-    requests = Requests("research", "", said.append)
-    steps = launch(requests, ElasticJob.from_dict(body()), config_map("mnist", {"train.py": b""}))
-    next(steps)
+    client: Any = Asked()
+    requests = AsyncRequests(client, "research", "", said.append)
+    begun = launch(requests, ElasticJob.from_dict(body()), config_map("mnist", {"train.py": b""}))
+    begun.send(None)
     for _ in range(count - 1):
-        steps.send(body())
-    return steps
+        begun.send(body())
+    return begun
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, asyncio.CancelledError, Unfinished])
@@ -137,10 +149,10 @@ def test_an_interrupted_launch_says_what_is_left(error: type[BaseException], cou
     """And asks nothing more: it ends at once."""
     said: list[str] = []
     with pytest.raises(error):
-        steps_until(count, said).throw(error())
+        launch_until(count, said).throw(error())
     assert said == ([left] if left and error is not Unfinished else [])
     said.clear()
-    steps_until(count, said).close()
+    launch_until(count, said).close()
     assert said == ([left] if left else [])
 
 

@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from elasticjob_client.following import Begun, Follower, Log
+from elasticjob_client.following import Log, OpenLogs
+from elasticjob_client.on_threads import Follower
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import ElasticJob
 from elasticjob_client.tell.lines import Line, Reader, Window, chosen, in_time, window
@@ -95,13 +96,13 @@ class Played:
 
 def test_a_log_is_followed_through_the_pods_of_its_rank_and_each_is_read_once() -> None:
     played = Played()
-    found = list(Follower(played.look, played.read, Begun(1, None, None, print), print).lines())
+    found = list(Follower(played.look, played.read, OpenLogs(1, None, None, print), print).lines())
     assert [(one.text, one.rank) for one in found] == [("from mnist-1-0", 1), ("from mnist-1-1", 1)]
     assert played.read_by == ["mnist-1-0", "mnist-1-1"]
 
 
 def test_a_pod_that_joins_later_has_its_rank_from_then_on() -> None:
-    begun = Begun(None, None, None, print)
+    begun = OpenLogs(None, None, None, print)
     pods = [pod("mnist-1-0", started=NOW), pod("mnist-1-1", started=NOW)]
     before = after_a_loss(participants=[member(0, "mnist-0-0"), member(1, "mnist-1-0")])
     lost, joins = begun.to_read(before, pods)
@@ -114,4 +115,4 @@ def test_a_pod_that_ended_before_is_not_followed() -> None:
     since: datetime = NOW + timedelta(seconds=1)
     played = Played()
     played.states = played.states[2:]
-    assert list(Follower(played.look, played.read, Begun(None, since, None, print), print).lines()) == []
+    assert list(Follower(played.look, played.read, OpenLogs(None, since, None, print), print).lines()) == []

@@ -19,7 +19,7 @@ def test_a_notice_stands_on_stderr_and_not_in_the_output(
 
     def noticed(jobs: Jobs, name: str) -> object:
         if not seen:
-            jobs._notice("the API server does not answer; trying again for 5 minutes")
+            jobs.notice("the API server does not answer; trying again for 5 minutes")
         seen.append(jobs)
         return get(jobs, name)
 

@@ -13,7 +13,7 @@ import pytest
 from click.testing import Result
 
 from elasticjob_client.cli.main import _COMMANDS
-from elasticjob_client.requests import Event
+from elasticjob_client.events import Event
 from elasticjob_client.resource import ElasticJob
 from elasticjob_client.tell.checks import Check
 from elasticjob_client.tell.drill import Cost, Takeover

@@ -12,8 +12,8 @@ import pytest
 
 from devcluster.proxy import TcpProxy
 from elasticjob_client import AsyncJobs, Jobs, NoServer
+from elasticjob_client.connection import RESOURCE
 from elasticjob_client.following import Log
-from elasticjob_client.requests import RESOURCE
 from elasticjob_client.streams import interrupt
 from tests.unit.client.clients import BOTH
 from tests.unit.client.server import PODS, Server
@@ -42,7 +42,7 @@ async def test_connections_are_tried_while_they_are_silent() -> None:
         with client.followed("mnist-0-0", **LOG) as log, client.watched(RESOURCE, **WATCH) as watch:
             assert options(log) == options(watch) == OPTIONS
     async with AsyncJobs() as jobs_too:
-        other = jobs_too._client
+        other = jobs_too.client
         async with (
             other.followed("mnist-0-0", **LOG) as log,
             other.watched(RESOURCE, **WATCH) as watch,
@@ -64,7 +64,7 @@ async def test_a_watch_may_be_silent_for_a_time_and_a_log_for_ever(monkeypatch: 
             assert list(log.iter_lines()) == ["a"]
             ending.join()
     async with AsyncJobs() as jobs_too:
-        other = jobs_too._client
+        other = jobs_too.client
         async with other.followed("mnist-0-0", **LOG) as log:
             async with other.watched(RESOURCE, **WATCH) as watch:
                 with pytest.raises(httpx2.ReadTimeout):

@@ -13,9 +13,8 @@ from click.testing import Result
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import ElasticJob
 from elasticjob_client.tell.checks import Check
-from elasticjob_client.tell.launch_command import environment, judge
 from elasticjob_client.tell.status import next_steps
-from elasticjob_client.tell.template import checks, judged, training_container
+from elasticjob_client.tell.template import checks, training_container
 from tests.unit.client.conftest import container, core_pod
 from tests.unit.client.made import NOW, after_a_loss, ago, conditions, job, pod
 from tests.unit.client.server import JOBS, PODS, Server, refusal
@@ -35,42 +34,6 @@ def told(found: list[Check], subject: str) -> Check:
     assert [check.subject for check in found if check.result != "ok" and not check.advice] == []
     (one,) = [check for check in found if check.subject == subject]
     return one
-
-
-@pytest.mark.parametrize(
-    ("words", "result", "said"),
-    [
-        ("torchrun train.py --nnodes 4", "ok", ""),
-        ("/opt/conda/bin/torchrun --rdzv-conf=warm=on --nproc-per-node 8 train.py", "ok", ""),
-        ("torchrun --rdzv_backend k8s --rdzv_endpoint mnist train.py", "ok", ""),
-        ("torchrun --rdzv_backend k8s --rdzv_endpoint other train.py", "failed", "--rdzv_endpoint overrides"),
-        ("torchrun -m package.train --standalone", "ok", ""),
-        ("python -m torch.distributed.run train.py", "ok", ""),
-        ("python3.11 -u -m elasticjob.run train.py", "ok", ""),
-        ("torchrun --standalone train.py", "failed", "--standalone overrides"),
-        ("torchrun --nnodes=2 train.py", "failed", "--nnodes=2 overrides"),
-        ("torchrun --rdzv_backend c10d train.py", "failed", "--rdzv_backend overrides"),
-        (
-            "python -m torch.distributed.run --rdzv-endpoint=a:1 t.py",
-            "failed",
-            "--rdzv-endpoint=a:1 overrides",
-        ),
-        ("python train.py", "failed", "each pod would train alone"),
-        ("python -I -m torch.distributed.run train.py", "failed", "-I does not find the backend"),
-        ("deepspeed train.py", "failed", "fixed number of ranks"),
-        ("accelerate launch train.py", "unknown", "not known to start torchrun"),
-        ("sh -c prepare;torchrun~train.py", "ok", ""),
-        ("sh -c PYTHONPATH=/app~torchrun~train.py", "failed", "replaces PYTHONPATH"),
-        ("sh -c PYTHONPATH=/app:$PYTHONPATH~torchrun~train.py", "ok", ""),
-        ("bash -c torchrun~--standalone~train.py", "failed", "--standalone overrides"),
-        ("bash start.sh", "unknown", "not known to start torchrun"),
-    ],
-)
-def test_commands(words: str, result: str, said: str) -> None:
-    given = [word.replace("~", " ") for word in words.split(" ")]
-    found = judged(judge(given[:1], given[1:], environment("research/mnist", "uid", 4)))
-    assert (found[0], said in found[1]) == (result, True), found
-    assert bool(found[2]) == (result != "ok"), "what is not right has advice"
 
 
 def test_a_command_that_has_joined_is_right_whatever_it_looks_like() -> None:

@@ -73,9 +73,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
         found.sleep(seconds)
         await real(0)
 
-    for module in ("patience", "watching", "jobs"):
+    for module in ("patience", "watching", "_sync.jobs"):
         monkeypatch.setattr(f"elasticjob_client.{module}.time", found)
-    monkeypatch.setattr("elasticjob_client.async_jobs.asyncio.sleep", sleep)
+    monkeypatch.setattr("elasticjob_client._async.jobs.asyncio.sleep", sleep)
     return found
 
 

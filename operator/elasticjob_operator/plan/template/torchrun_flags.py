@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from elasticjob.contract import launch_command
+from elasticjob.contract.launch_command import KEPT_APART, Judgement, Setting
 from elasticjob.contract.text import one_line
 from elasticjob_operator.plan.state.model import HandlerSource, Job
-from elasticjob_operator.plan.template import launch_command
 from elasticjob_operator.plan.template.containers import container_of
-from elasticjob_operator.plan.template.launch_command import KEPT_APART, Judgement, Setting
 
 _FLAGS = f"{', '.join(KEPT_APART[:-1])} or {KEPT_APART[-1]}"
 

@@ -1,4 +1,4 @@
-"""What ``run`` is asked for on its command line: what cannot be meant is refused at once."""
+"""The options of ``run``: wrong values are refused before anything is sent."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from elasticjob_client.keywords import READ_ONLY, mounted
 from elasticjob_client.text import is_utf8
 
 _LOCAL = ("script", "code", "kubeconfig", "context")
-"""Names of what is here, and may be any bytes."""
+"""Names of local files and of the kubeconfig: they may be any bytes."""
 _QUANTITY = re.compile(r"(\d+(\.\d*)?|\.\d+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?\d+)?")
 
 
 def variables(_: click.Context, __: click.Parameter, values: Sequence[str]) -> dict[str, str]:
-    """By name; of a name that is given twice the last value. Raises BadParameter."""
+    """Values by name; the last one wins. Raises BadParameter."""
     pairs = [value.partition("=") for value in values]
     for value, (name, found, _rest) in zip(values, pairs, strict=True):
         if not name or not found:
@@ -101,8 +101,7 @@ def check_name(name: str | None) -> None:
 
 
 class ForManifest(click.Command):
-    """Of an option that is none, say where those of the script stand; of text that no manifest can hold, for
-    which option it was."""
+    """On an unknown option, point to ``--``. On text that no manifest can hold, name the option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -117,7 +116,7 @@ class ForManifest(click.Command):
 
 
 def _texts(value: object) -> list[str]:
-    """Those of an option's value."""
+    """All texts in an option's value."""
     if isinstance(value, Mapping):
         return _texts([*value, *value.values()])
     if isinstance(value, Sequence) and not isinstance(value, str):

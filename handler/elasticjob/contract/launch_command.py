@@ -1,12 +1,10 @@
 """Whether a container's command starts torchrun so that its pod takes part in the job's rounds. Pure.
 
-The operator and ``elasticjob doctor`` ask the same question, and no package of theirs imports the other:
-``client/elasticjob_client/tell/launch_command.py`` is a copy of this file, and a test compares the two
-(tests/unit/test_launch_command.py). Standard library only, for Python 3.10 and later.
+The operator and ``elasticjob doctor`` both ask this module.
 
-torchrun takes a setting from a flag, or else from a variable ``PET_*``. What a template or an image sets of
-these the operator replaces (``environment``). A command can still override it, by a flag, or by a shell that
-sets the variable.
+torchrun takes a setting from a flag, or else from a variable ``PET_*``. The operator sets these variables
+(``environment``), and replaces what a template or an image has set. A command can still override them, by a
+flag, or by a shell that sets the variable.
 """
 
 from __future__ import annotations
@@ -17,6 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Literal
+
+from elasticjob.contract.names import BACKEND
 
 MAX_RESTARTS = "1000000"
 """torchrun's own count is set out of the way; the job's accounts decide."""
@@ -105,13 +105,13 @@ class _Launch:
 
 
 def environment(endpoint: str, run_id: str, most_nodes: int) -> dict[str, str]:
-    """What torchrun is told in every pod, whatever the template and the image say.
+    """The settings of torchrun in every pod; they replace those of the template and the image.
 
     The backend ignores torch's bounds. A minimum of 1 lets a command that uses another backend by mistake
     come to its end, and so to the reason NeverJoined, instead of waiting there for others.
     """
     return {
-        "PET_RDZV_BACKEND": "k8s",
+        "PET_RDZV_BACKEND": BACKEND,
         "PET_RDZV_ENDPOINT": endpoint,
         "PET_RDZV_ID": run_id,
         "PET_NNODES": f"1:{most_nodes}",
@@ -309,7 +309,7 @@ def _shell(words: Sequence[str]) -> tuple[str | None, Sequence[str]]:
 
 
 def _simple_commands(script: str) -> Iterator[list[str]]:
-    """The words of each command in a shell's script, as well as it can be told without running it."""
+    """The words of each command in a shell's script, as far as they show without running it."""
     script = _REFERENCE.sub(lambda found: f"${{{found[1] or found[2] or found[3]}}}", script)
     script = _SUBSTITUTION.sub("$_", script.replace("\\\n", " "))
     script = _REDIRECTION.sub(" > ", script)

@@ -1,30 +1,72 @@
-"""Logs of a job's pods while it runs, on asyncio: as ``following``, with a task for each pod."""
+"""What the client for asyncio does with tasks, under the names of ``on_threads``."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import TypeVar
 
 from elasticjob_client.errors import ClientError, NoServer
-from elasticjob_client.following import LOOK_SECONDS, Begun, Log
+from elasticjob_client.following import LOOK_SECONDS, Log, OpenLogs
 from elasticjob_client.patience import Notice, Patience
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import ElasticJob
 from elasticjob_client.tell.lines import Line
+from elasticjob_client.waiting import Until, check_reached, wait_timeout_error
+
+_T = TypeVar("_T")
 
 
-class AsyncFollower:
+async def opened(start: Callable[[], Awaitable[AsyncIterator[_T] | list[_T]]]) -> AsyncIterator[_T]:
+    """What ``start`` gives, one by one. It is called for the first of them."""
+    found = await start()
+    if isinstance(found, list):
+        for one in found:
+            yield one
+    else:
+        async for one in found:
+            yield one
+
+
+async def reach(
+    job: ElasticJob,
+    until: Until,
+    deadline: float | None,
+    patience: Patience,
+    watched: Callable[[], AsyncGenerator[ElasticJob, None]],
+    again: Callable[[], Awaitable[ElasticJob]],
+) -> ElasticJob:
+    """Watch the job until it is what is waited for: nothing has to be read ``again``. Raises TimeoutError at
+    the deadline, and JobFailed."""
+    del again
+
+    async def seen() -> None:
+        nonlocal job
+        async with aclosing(watched()) as jobs:
+            async for job in jobs:
+                if check_reached(job, until):
+                    return
+
+    try:
+        await asyncio.wait_for(seen(), None if deadline is None else deadline - time.monotonic())
+    except asyncio.TimeoutError:
+        raise wait_timeout_error(job, until, patience.reason) from None
+    return job
+
+
+class Follower:
     """Reads each pod's log in a task of its own, until the job has ended and all has been read."""
 
     def __init__(
         self,
         look: Callable[[], Awaitable[tuple[ElasticJob, list[Pod]]]],
         read: Callable[[Log], AsyncIterator[Line]],
-        begun: Begun,
+        logs: OpenLogs,
         notice: Notice,
     ) -> None:
-        self._look, self._read, self._begun = look, read, begun
+        self._look, self._read, self._logs = look, read, logs
         self._patience = Patience(notice)
         self._lines: asyncio.Queue[Line] = asyncio.Queue(maxsize=10_000)
         self._news = asyncio.Event()
@@ -45,7 +87,7 @@ class AsyncFollower:
                         for log in self._open.values():
                             log.open_again()
                     ended = job.ended
-                    for log in self._begun.to_read(job, pods):
+                    for log in self._logs.to_read(job, pods):
                         task = asyncio.ensure_future(self._follow(log))
                         self._open[task] = log
                         task.add_done_callback(self._done)
@@ -53,7 +95,7 @@ class AsyncFollower:
                 async for line in self._arrived(until):
                     yield line
                 if not self._open and self._lines.empty():
-                    if ended and not self._begun.waits:
+                    if ended and not self._logs.waits:
                         return
                     await asyncio.sleep(until - time.monotonic())
         finally:
@@ -74,7 +116,7 @@ class AsyncFollower:
                 self._news.set()
         except ClientError as raised:
             error = raised
-        self._begun.ended(log, error)
+        self._logs.ended(log, error)
 
     async def _arrived(self, until: float) -> AsyncIterator[Line]:
         """What comes until it is time to look again, or until nothing can come any more."""

@@ -1,7 +1,7 @@
 """A job and the ConfigMap of its code: created one after the other, and what is done where that fails.
 
-Steps as those of ``requests``. Where it is not known whether a request has been carried out, nothing is
-deleted, since a job that is created late would have no code: what may be left is said in a notice.
+Where it is not known whether a request has been carried out, nothing is deleted, since a job that is created
+late would have no code: a notice says what may be left.
 """
 
 from __future__ import annotations
@@ -12,34 +12,41 @@ import msgspec
 from lightkube.resources.core_v1 import ConfigMap
 from lightkube.types import PatchType
 
+from elasticjob.contract.names import API_VERSION, KIND
+from elasticjob_client._async.requests import AsyncRequests
 from elasticjob_client.decoding import ready
-from elasticjob_client.errors import AlreadyThere, ClientError, NoServer, Unfinished, Unreadable, told
-from elasticjob_client.requests import CODE_LABEL, One, Requests, Steps
-from elasticjob_client.resource import API_VERSION, KIND, ElasticJob
+from elasticjob_client.errors import (
+    AlreadyThere,
+    ClientError,
+    NoServer,
+    Unfinished,
+    Unreadable,
+    translated_errors,
+)
+from elasticjob_client.manifest import CODE_LABEL
+from elasticjob_client.resource import ElasticJob
 
 
-def launch(requests: Requests, job: ElasticJob, code: dict[str, Any] | None) -> Steps[ElasticJob]:
+async def launch(requests: AsyncRequests, job: ElasticJob, code: dict[str, Any]) -> ElasticJob:
     """Create both. The ConfigMap goes when the job goes."""
-    if code is None:
-        return (yield from requests.submit(job))
-    yield from requests.submit(job, dry_run=True)
+    await requests.submit(job, dry_run=True)
     of = _Code(requests, job.name, code)
     try:
-        yield from of.put()
+        await of.put()
     except BaseException as error:
         if _is_unknown(error):
             of.tell(f"ConfigMap {of.name} may have been created, and job {job.name} was not", error)
         raise
     try:
-        made = yield from requests.submit(job)
+        made = await requests.submit(job)
     except BaseException as error:
         if _is_unknown(error):
             of.tell(f"whether job {job.name} was created is not known; ConfigMap {of.name} stays", error)
         else:
-            yield from of.take_back()
+            await of.take_back()
         raise
     try:
-        yield from of.give_to(made)
+        await of.give_to(made)
     except BaseException as error:
         of.tell(f"job {made.name} was created, but ConfigMap {of.name} may outlast it", error)
         if not isinstance(error, ClientError):
@@ -55,52 +62,50 @@ def _is_unknown(error: BaseException) -> bool:
 class _Code:
     """The ConfigMap ``name``."""
 
-    def __init__(self, requests: Requests, job: str, body: dict[str, Any]) -> None:
+    def __init__(self, requests: AsyncRequests, job: str, body: dict[str, Any]) -> None:
         self.name = str(body["metadata"]["name"])
         self._requests, self._job, self._body = requests, job, body
 
     def tell(self, what: str, error: BaseException) -> None:
-        """A notice of what is left, unless whoever ends it says so."""
+        """Say in a notice what is left, unless the caller says so itself."""
         if isinstance(error, Unfinished):
             return
         why = f" ({error})" if isinstance(error, ClientError) else ""
         delete = f"kubectl delete configmap {self.name} -n {self._requests.namespace} --ignore-not-found"
         self._requests.notice(f"{what}; without the job, delete it with `{delete}`{why}")
 
-    def put(self) -> Steps[None]:
-        """Create it; one that an earlier run of this job's name has left is replaced, no other."""
+    async def put(self) -> None:
+        """Create it, or replace the one that an earlier job of this name has left; no other is replaced."""
         namespace, server = self._requests.namespace, self._requests.server
         here = {**self._body, "metadata": {**self._body["metadata"], "namespace": namespace}}
         body = msgspec.convert(here, ready(ConfigMap))
         try:
-            with told(f"create ConfigMap {namespace}/{self.name}", server):
-                yield One(lambda client: client.create(body))
+            with translated_errors(f"create ConfigMap {namespace}/{self.name}", server):
+                await self._requests.client.create(body)
         except AlreadyThere:
-            with told(f"replace ConfigMap {namespace}/{self.name}", server):
-                found = yield One(lambda client: client.get(ready(ConfigMap), self.name, namespace=namespace))
+            with translated_errors(f"replace ConfigMap {namespace}/{self.name}", server):
+                found = await self._requests.client.get(ready(ConfigMap), self.name, namespace=namespace)
                 labels = found.metadata.labels if found.metadata else None
                 if (labels or {}).get(CODE_LABEL) != self._job:
                     raise
-                yield One(lambda client: client.replace(body))
+                await self._requests.client.replace(body)
 
-    def give_to(self, made: ElasticJob) -> Steps[None]:
-        """Let it go when the job goes."""
+    async def give_to(self, made: ElasticJob) -> None:
+        """Make the job its owner: it goes when the job goes."""
         namespace = self._requests.namespace
         owner = {"apiVersion": API_VERSION, "kind": KIND, "name": made.name, "uid": made.metadata.uid}
         body = {"metadata": {"ownerReferences": [owner]}}
-        with told(f"change ConfigMap {namespace}/{self.name}", self._requests.server):
-            yield One(
-                lambda client: client.patch(
-                    ready(ConfigMap), self.name, body, namespace=namespace, patch_type=PatchType.MERGE
-                )
+        with translated_errors(f"change ConfigMap {namespace}/{self.name}", self._requests.server):
+            await self._requests.client.patch(
+                ready(ConfigMap), self.name, body, namespace=namespace, patch_type=PatchType.MERGE
             )
 
-    def take_back(self) -> Steps[None]:
-        """Delete that of a job that was refused."""
+    async def take_back(self) -> None:
+        """Delete it: the job was refused."""
         namespace = self._requests.namespace
         try:
-            with told(f"delete ConfigMap {namespace}/{self.name}", self._requests.server):
-                yield One(lambda client: client.delete(ConfigMap, self.name, namespace=namespace))
+            with translated_errors(f"delete ConfigMap {namespace}/{self.name}", self._requests.server):
+                await self._requests.client.delete(ConfigMap, self.name, namespace=namespace)
         except BaseException as error:
             self.tell(f"ConfigMap {self.name} of job {self._job} was not deleted", error)
             if not isinstance(error, ClientError):

@@ -1,4 +1,4 @@
-"""What ``run`` is asked for, and what it says where that cannot be meant."""
+"""The options of ``run``, and what it says of wrong values."""
 
 from __future__ import annotations
 
