@@ -57,7 +57,7 @@ def record_evidence(p: Pass, evidence: list[Evidence]) -> None:
 
     ``status.currentRound.end`` is the cause so far, with what the first rule that matches
     it makes of it. Nothing is charged yet: that is done when the next round is published, or when every
-    member is accounted for. From then on ``charge_revision`` judges what comes.
+    member is accounted for. From then on ``revision`` judges what comes.
     """
     if p.round.charged_time is not None:
         return

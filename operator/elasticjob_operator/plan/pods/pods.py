@@ -167,7 +167,7 @@ def is_recorded(p: Pass, action: Action) -> bool:
 def charge_early_ends(p: Pass) -> None:
     """A pod that ended while it was no member hurt no other pod, but that must not go on for ever.
 
-    The end of a member that was not waited for belongs to its round (``charge_revision``).
+    The end of a member that was not waited for belongs to its round (``revision``).
     """
     if p.job.spec.template is None:
         return
