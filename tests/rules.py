@@ -120,21 +120,19 @@ def one_less(place: Any, *args: Any) -> Any:
     return replace(membership, size=max(1, membership.size - 1))
 
 
-def complete_with_the_first(p: Any) -> bool:
+def complete_with_the_first(p: Any) -> str:
     """One member that has succeeded completes the job."""
     if p.round.phase == "Active" and any(m.succeeded for m in p.status.members()):
-        lifecycle._close(p, Outcome.COMPLETE, "Succeeded", "one has succeeded")
-        return True
-    return False
+        return lifecycle._close(p, Outcome.COMPLETE, "Succeeded", "one has succeeded")
+    return ""
 
 
-def complete_at_the_barrier(p: Any) -> bool:
+def complete_at_the_barrier(p: Any) -> str:
     """The job is complete when all have passed the exit barrier, whatever their containers do then."""
     members = p.status.members()
     if p.round.phase != "Active" or not members or not all(m.succeeded for m in members):
-        return False
-    lifecycle._close(p, Outcome.COMPLETE, "Succeeded", "all have passed the exit barrier")
-    return True
+        return ""
+    return lifecycle._close(p, Outcome.COMPLETE, "Succeeded", "all have passed the exit barrier")
 
 
 def whoever_ended_well(p: Any) -> str:
@@ -166,10 +164,11 @@ def form_at_once(candidates: Any, _awaited: Any, _minimum: int, replicas: int) -
     return decide(candidates, (), 1, replicas)
 
 
-def break_below_minimum(p: Any) -> None:
+def break_below_minimum(p: Any) -> str:
     """A round that is smaller than a minimum that was raised is ended."""
     if p.round.members < p.status.min_replicas:
         rounds.end_round(p, [Evidence("ScaledUp", "too few")])
+    return ""
 
 
 def joined_whoever(p: Any) -> Any:
@@ -327,7 +326,7 @@ RULES = {
     "I14 steps are the job's": Rule("charges.backoff.was_healthy", a_step_is_enough),
     "I14 new steps only": Rule("charges.backoff._made_progress", a_step_is_enough),
     "I14 a slot's pods": Rule("charges.backoff.slot_backoff_left", gives(0.0)),
-    "I14 given up": Rule("charges.backoff.record_lost_members", gives(None)),
+    "I14 given up": Rule("charges.backoff.record_lost_members", gives(False)),
     "I14 growth in vain": Rule("charges.backoff.growth_backoff_left", gives(0.0)),
     "I14 growth that does not last": Rule("charges.backoff.larger_round_backoff_left", gives(0.0)),
     "I14 newcomers that do not last": Rule("charges.backoff.newcomer_backoff_left", gives(0.0)),

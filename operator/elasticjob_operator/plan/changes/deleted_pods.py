@@ -22,26 +22,25 @@ from elasticjob_operator.plan.state.status import ParticipantStatus
 from elasticjob_operator.plan.state.waits import JobWait
 
 
-def drain(p: Pass) -> None:
-    """Begin, continue or end the drain of a running round for members that are on their way out."""
+def drain(p: Pass) -> str:
+    """Begin, continue or end the drain of a running round for members that are on their way out; return what
+    is waited for before it drains."""
     if p.round.phase != Phase.ACTIVE.value or p.round.established_time is None:
-        return
+        return ""
     going = [(member, pod) for member in p.status.members() if (pod := _departing(p, member)) is not None]
     if not going:
-        return
+        return ""
     member, pod = going[0]
     change = pod_ends.disruption_of(p, pod, f"{pod.name} (group rank {member.group_rank})", member.group_rank)
     if change is None:
-        return
+        return ""
     limit = min(one.drain_seconds for _, one in going)
     left = _replacement_left(p, going) if change.cause != Cause.PREEMPTED else 0.0
     if left > 0:
-        p.replacing = True
         p.held.update(one.uid for _, one in going)
-        p.growth = (
+        return (
             f"{change.message}; waiting up to {left:.0f} s for its next pod to join before the round drains"
         )
-        return
     if draining.holds(p, change, limit):
         p.held.update(one.uid for _, one in going)
     elif p.job.spec.drain:
@@ -49,6 +48,7 @@ def drain(p: Pass) -> None:
         if begun is not None and begun.cause in CAUSES and begun.cause != change.cause:
             change = Evidence(begun.cause, begun.message)
         draining.end(p, change)
+    return ""
 
 
 def _replacement_left(p: Pass, going: Sequence[tuple[ParticipantStatus, Pod]]) -> float:

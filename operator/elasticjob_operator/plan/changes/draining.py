@@ -59,10 +59,7 @@ def holds(p: Pass, change: Evidence, limit: int | None = None) -> bool:
             f"round {r.number} drains for up to {seconds} s before it ends: {change.message}",
             cause=change.cause,
         )
-    if _left(p) <= 0 or has_stopped(p):
-        return False
-    p.growth = describe(p)
-    return True
+    return _left(p) > 0 and not has_stopped(p)
 
 
 def end(p: Pass, change: Evidence) -> None:
@@ -102,9 +99,7 @@ def follow(p: Pass) -> None:
     """A round that drains: end it when its workers have stopped, or time is up. Where the job ends with it
     (``lifecycle``), that comes later in the pass."""
     drain = p.round.drain
-    if all_have_succeeded(p):
-        p.growth = describe(p)
-    elif drain is not None and drain.cause in CAUSES:
+    if not all_have_succeeded(p) and drain is not None and drain.cause in CAUSES:
         change_or_drain(p, Evidence(drain.cause, drain.message))
 
 

@@ -110,10 +110,12 @@ def record_early_pod_ends(p: Pass) -> None:
     _store(p, known)
 
 
-def record_lost_members(p: Pass) -> None:
-    """The same for members that live and were marked lost in this pass, of a round that was not healthy."""
+def record_lost_members(p: Pass) -> bool:
+    """Record members that live and were marked lost in this pass, of a round that was not healthy; return
+    whether there are any."""
     if p.job.spec.template is None:
-        return
+        return False
+    found = False
     known = {s.slot: s for s in p.status.slot_backoffs}
     for member in p.before.members():
         pod = p.pods_by_uid.get(member.pod_uid)
@@ -122,8 +124,9 @@ def record_lost_members(p: Pass) -> None:
         gone = pod.deleting or pod.ended or pod.exit is not None or pod_ends.node_problem(p, pod)
         if not gone and (pod.uid in p.status.lost_pod_uids or p.is_replaced(pod)):
             _add(p, known, pod.slot, pod.name, first_is_free=True, joined=True)
-            p.none_starting = False
+            found = True
     _store(p, known)
+    return found
 
 
 def attempts_ended_early(p: Pass, slot: int | None) -> int:

@@ -12,7 +12,6 @@ from elasticjob.contract.participant_record import AnnouncedState, ParticipantRe
 from elasticjob.contract.relay import CutOff
 from elasticjob.contract.reports import RoundReport
 from elasticjob.contract.round_record import Phase
-from elasticjob.rounds.candidates import Defer
 from elasticjob.rounds.state import MemberState
 from elasticjob.rounds.waits import Waits
 from elasticjob_operator.plan.state.model import (
@@ -52,18 +51,6 @@ class Pass:
     status: JobStatus
     actions: list[Action] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
-    waiting: str = ""
-    deferred: Defer | None = None
-    """The same, where too few have joined for the next round, or others are still waited for."""
-    growth: str = ""
-    """Why a running round is not of the size that is wanted, in words."""
-    reason: str = ""
-    unfenced: str = ""
-    """That the next round is published without proof that the one before has stopped."""
-    fenced: str = ""
-    """The same, and why that is safe."""
-    none_starting: bool = False
-    """Too few have joined, and no pod is on its way."""
     others_have_finished: bool | None = None
     """What ``members`` knows of torchruns that were replaced in their containers, once that was asked."""
     cut_off: tuple[str, Mapping[int, CutOff]] | None = None
@@ -77,8 +64,6 @@ class Pass:
     """Pods that this pass judges by what has not been heard of them."""
     held: set[str] = field(default_factory=set)
     """Pods (by UID) that are replaced or being deleted, and whose workers the running round still needs."""
-    replacing: bool = False
-    """Pods are being deleted, and the running round goes on until their next ones have joined."""
     duplicate_ids: dict[str, str] = field(default_factory=dict)
     """Pods that have announced themselves with an id that another pod has, and that pod."""
 
