@@ -19,6 +19,7 @@ from elasticjob.rounds.candidates import Candidate, Defer, FormRound, decide
 from elasticjob.rounds.causes import better
 from elasticjob_operator.plan import lifecycle
 from elasticjob_operator.plan.changes import scaling
+from elasticjob_operator.plan.losses.members import Verdict
 from elasticjob_operator.plan.rounds import rounds
 from elasticjob_operator.plan.state.evidence import Evidence
 from elasticjob_operator.plan.state.pass_state import Pass
@@ -81,19 +82,20 @@ def fenced_once(p: Any) -> None:
         p.set_round(fenced=True)
 
 
-def convict_by_silence(examine: Any, p: Any, member: Any) -> tuple[str, Evidence | None]:
+def convict_by_silence(verdict: Any, case: Any) -> Verdict:
     """A Lease that is not renewed is enough."""
-    lease = p.observed.leases.get(member.pod_name)
+    lease = case.p.observed.leases.get(case.member.pod_name)
     if lease is not None and lease.silent > 10:
-        return "Lost", Evidence("Unreachable", "silent", member.pod_name)
-    result: tuple[str, Evidence | None] = examine(p, member)
+        return Verdict("Lost", Evidence("Unreachable", "silent", case.member.pod_name))
+    result: Verdict = verdict(case)
     return result
 
 
-def ignore_what_ended(examine: Any, p: Any, member: Any) -> tuple[str, Evidence | None]:
+def ignore_what_ended(verdict: Any, case: Any) -> Verdict:
     """Pods that are lost are overlooked."""
-    state, evidence = examine(p, member)
-    return (member.state, None) if evidence is not None and evidence.cause == "PodLost" else (state, evidence)
+    result: Verdict = verdict(case)
+    lost = result.evidence is not None and result.evidence.cause == "PodLost"
+    return Verdict(case.member.state) if lost else result
 
 
 def as_if_in_time(failure_report: Any, p: Any, member: Any) -> Any:
@@ -245,13 +247,13 @@ RULES = {
     "fenced in this very round": Rule("rounds.fencing.note", fenced_once),
     "nobody waits without a timer": Rule("elasticjob.rounds.waits.Waits.wake", gives(None)),
     # Losses
-    "I5 two witnesses": Rule("losses.members._examine", around=convict_by_silence),
-    "I5 not without a witness": Rule("losses.members._silent", gives(True)),
-    "I5 not against a witness": Rule("losses.members._vouched_for", gives(False)),
+    "I5 two witnesses": Rule("losses.members._verdict", around=convict_by_silence),
+    "I5 not without a witness": Rule("losses.witnesses.silent", gives(True)),
+    "I5 not against a witness": Rule("losses.witnesses.vouched_for", gives(False)),
     "lost with the leader": Rule("losses.members._lost_with_the_leader", gives([])),
-    "I6 losses end rounds": Rule("losses.members._examine", around=ignore_what_ended),
-    "late reports explain only": Rule("losses.members._failure_report", around=as_if_in_time),
-    "out of memory in place": Rule("losses.members.killed_for_memory", gives(None)),
+    "I6 losses end rounds": Rule("losses.members._verdict", around=ignore_what_ended),
+    "late reports explain only": Rule("losses.failure_reports.failure_report", around=as_if_in_time),
+    "out of memory in place": Rule("losses.failure_reports.killed_for_memory", gives(None)),
     "hangs end rounds": Rule("rounds.progress.hang", lambda _: []),
     "who leaves": Rule("state.pass_state.Pass.leaving", gives(False)),
     "nodes that are dead for sure": Rule("state.pass_state.Pass.on_dead_node", gives(False)),

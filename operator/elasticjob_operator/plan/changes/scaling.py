@@ -15,7 +15,7 @@ from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.formation import RANK_HELD_SECONDS
 from elasticjob_operator.plan.changes import draining, payback
 from elasticjob_operator.plan.charges import backoff
-from elasticjob_operator.plan.losses import members
+from elasticjob_operator.plan.losses import witnesses
 from elasticjob_operator.plan.rounds import warm_starts
 from elasticjob_operator.plan.rounds.rounds import candidates, newcomers
 from elasticjob_operator.plan.state.evidence import Evidence
@@ -184,6 +184,6 @@ def _unfit(p: Pass, member: ParticipantStatus) -> str:
         or record.state != AnnouncedState.JOINING.value
     ):
         return "not announced in its Lease"
-    if lease.silent > members.LATE_RENEWALS * members.renew_seconds(member):
+    if lease.silent > witnesses.LATE_RENEWALS * witnesses.renew_seconds(member):
         return f"Lease not renewed for {lease.silent:.0f} s"
     return ""

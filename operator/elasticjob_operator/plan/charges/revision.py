@@ -21,7 +21,7 @@ from elasticjob.rounds.causes import Cause, better
 from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan.charges import failure_rules
 from elasticjob_operator.plan.charges.charging import cut, enforce, failure_of, mark_charged
-from elasticjob_operator.plan.losses import excluded_nodes, members, pod_ends
+from elasticjob_operator.plan.losses import excluded_nodes, failure_reports, pod_ends
 from elasticjob_operator.plan.state.evidence import NEVER_CHARGED, Evidence, explains_more
 from elasticjob_operator.plan.state.model import Rule
 from elasticjob_operator.plan.state.pass_state import Pass
@@ -181,7 +181,7 @@ def _later_evidence(p: Pass, failure: Failure, charge: Charge) -> list[Evidence]
         age = (p.now.wall - charge.time).total_seconds()
         ended_last = pod.restarts == failure.container_restarts + 1
         if charge.cause == Cause.POD_RESTARTED and ended_last and age <= RESTART_SECONDS:
-            found.append(members.killed_for_memory(pod, who, failure.group_rank))
+            found.append(failure_reports.killed_for_memory(pod, who, failure.group_rank))
     if charge.cause == Cause.WORKER_FAILED and failure.round is not None:
         found.append(_earlier_failure(p, failure, failure.round))
     return [evidence for evidence in found if evidence is not None]
@@ -221,7 +221,7 @@ def _earlier_failure(p: Pass, failure: Failure, number: int) -> Evidence | None:
         if report.offset_milliseconds < charged and (
             first is None or report.offset_milliseconds < (first.milliseconds or 0)
         ):
-            first = members.worker_failure(report, pod.name, report.group_rank, pod.uid, pod.node)
+            first = failure_reports.worker_failure(report, pod.name, report.group_rank, pod.uid, pod.node)
     return first
 
 

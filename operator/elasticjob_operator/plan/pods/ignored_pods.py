@@ -33,9 +33,10 @@ def describe(p: Pass) -> None:
         p.set(ignored_pods=())
         return
     members = {m.id: m for m in p.status.members()}
+    duplicates = p.duplicate_ids()
     found = {}
     for pod in p.observed.pods:
-        why = _why(p, pod, members)
+        why = _why(p, pod, members, duplicates)
         if why:
             found[pod.name] = one_line(why, MAX_MESSAGE)
     before = {entry.pod_name: entry for entry in p.status.ignored_pods}
@@ -70,7 +71,7 @@ def sentence(p: Pass) -> str:
     return f"{names} {are} ignored: {p.status.ignored_pods[0].message}"
 
 
-def _why(p: Pass, pod: Pod, members: Mapping[str, ParticipantStatus]) -> str:
+def _why(p: Pass, pod: Pod, members: Mapping[str, ParticipantStatus], duplicates: Mapping[str, str]) -> str:
     lease = p.participant(pod)
     if pod.ended or pod.deleting:
         return ""
@@ -86,7 +87,7 @@ def _why(p: Pass, pod: Pod, members: Mapping[str, ParticipantStatus]) -> str:
         return lease.problem
     if record.state not in _STATES:
         return f"participant record: this operator does not know the state {record.state}"
-    other, member = p.duplicate_ids.get(pod.name), members.get(record.id)
+    other, member = duplicates.get(pod.name), members.get(record.id)
     if member is not None and member.pod_uid != pod.uid:
         other = member.pod_name
     return f"participant record: the id {record.id} is already used by {other}" if other else ""

@@ -51,8 +51,6 @@ class Pass:
     status: JobStatus
     actions: list[Action] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
-    others_have_finished: bool | None = None
-    """What ``members`` knows of torchruns that were replaced in their containers, once that was asked."""
     cut_off: tuple[str, Mapping[int, CutOff]] | None = None
     """What ``unheard`` knows of members that cannot write, and the nonce of their round, once that was asked.
     """
@@ -64,8 +62,6 @@ class Pass:
     """Pods that this pass judges by what has not been heard of them."""
     held: set[str] = field(default_factory=set)
     """Pods (by UID) that are replaced or being deleted, and whose workers the running round still needs."""
-    duplicate_ids: dict[str, str] = field(default_factory=dict)
-    """Pods that have announced themselves with an id that another pod has, and that pod."""
 
     def __post_init__(self) -> None:
         self.pods_by_uid: dict[str, Pod] = {p.uid: p for p in self.observed.pods if p.of_this_job}
@@ -230,16 +226,39 @@ class Pass:
         their way out, and of the newest attempt of their slot. Of several with one id the first: a record
         in which an id stands twice would be refused by all members.
         """
+        state = "Standby" if self.round.phase == "Active" else "Joining"
+        taken: set[str] = set()
         result = []
-        taken: dict[str, str] = {}
+        for pod, record in self._announced():
+            if record.id not in taken:
+                taken.add(record.id)
+                entry = ParticipantStatus(
+                    id=record.id,
+                    pod_name=pod.name,
+                    pod_uid=pod.uid,
+                    state=state,
+                    slot=pod.slot,
+                    node_name=pod.node,
+                    local_world_size=record.local_world_size,
+                    container_restarts=pod.restarts,
+                )
+                result.append((pod, entry))
+        return tuple(result)
+
+    def duplicate_ids(self) -> dict[str, str]:
+        """Pods that have announced themselves with an id that another pod has, each with that pod."""
+        first: dict[str, str] = {}
+        pairs = [(pod.name, first.setdefault(record.id, pod.name)) for pod, record in self._announced()]
+        return {name: other for name, other in pairs if name != other}
+
+    def _announced(self) -> Iterator[tuple[Pod, ParticipantRecord]]:
+        """Pods that may become members, each with what it says of itself."""
         for pod in self.observed.pods:
             lease = self.participant(pod) if self.alive(pod) else None
             record = lease.record if lease is not None else None
-            if lease is None or record is None or record.state != AnnouncedState.JOINING.value:
+            if record is None or record.state != AnnouncedState.JOINING.value:
                 continue
-            if self.silent_announcement(pod) is not None:
-                continue
-            if not self.in_time(record):
+            if self.silent_announcement(pod) is not None or not self.in_time(record):
                 continue
             if not pod.running or not pod.node_ready or pod.unreachable:
                 continue
@@ -247,26 +266,7 @@ class Pass:
                 continue
             if self.round.phase == "Active" and pod.uid in self.status.member_uids:
                 continue  # it has succeeded, and started torchrun again: it is no newcomer
-            if taken.setdefault(record.id, pod.name) != pod.name:
-                self.duplicate_ids[pod.name] = taken[record.id]
-                continue
-            state = "Standby" if self.round.phase == "Active" else "Joining"
-            result.append(
-                (
-                    pod,
-                    ParticipantStatus(
-                        id=record.id,
-                        pod_name=pod.name,
-                        pod_uid=pod.uid,
-                        state=state,
-                        slot=pod.slot,
-                        node_name=pod.node,
-                        local_world_size=record.local_world_size,
-                        container_restarts=pod.restarts,
-                    ),
-                )
-            )
-        return tuple(result)
+            yield pod, record
 
     def in_time(self, record: ParticipantRecord) -> bool:
         """Whether an announcement is for the round after this one. One from before may have been a member's
