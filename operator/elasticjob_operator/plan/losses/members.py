@@ -24,9 +24,7 @@ from elasticjob.contract.text import node_words
 from elasticjob.rounds.causes import PLANNED, Cause
 from elasticjob.rounds.judgement import judge
 from elasticjob.rounds.state import MemberState
-from elasticjob_operator.plan.losses import failure_reports, pod_ends, unheard, witnesses
-from elasticjob_operator.plan.losses.kernel import evidence as of_findings
-from elasticjob_operator.plan.losses.kernel import look
+from elasticjob_operator.plan.losses import failure_reports, kernel, pod_ends, unheard, witnesses
 from elasticjob_operator.plan.state.evidence import Evidence
 from elasticjob_operator.plan.state.model import Participant, Pod
 from elasticjob_operator.plan.state.pass_state import Pass
@@ -71,9 +69,9 @@ def examine(p: Pass) -> list[Evidence]:
     reported = {e.pod_uid for e in failed}
     # A container that ended because its worker did is that worker's failure, and perhaps an echo.
     evidence = [e for e in evidence if e.cause != Cause.POD_FAILED or e.pod_uid not in reported] + failed
-    with look(p) as one:
-        findings = judge(one, bool(evidence))
-    return evidence + of_findings(findings)
+    with kernel.round_view(p) as view:
+        findings = judge(view, bool(evidence))
+    return evidence + kernel.as_evidence(findings)
 
 
 def fencing_satisfied(p: Pass) -> bool:
@@ -104,7 +102,6 @@ class _Case:
         self.p = p
         self.member = member
         self.others_have_finished = others_have_finished
-        self.who = f"{member.pod_name} (group rank {member.group_rank})"
         self.own = p.job.spec.template is not None
         """Whether the operator creates the pods."""
         self.over = p.round.phase != "Active"
@@ -114,6 +111,11 @@ class _Case:
         self.left = self.record is not None and self.record.id != member.id
         """It has announced itself again, or another torchrun in its container has."""
         self.leaving = self.there is not None and p.leaving(self.there) and not self.left
+
+    @property
+    def who(self) -> str:
+        """The member, in a sentence."""
+        return f"{self.member.pod_name} (group rank {self.member.group_rank})"
 
     @property
     def pod(self) -> Pod:
@@ -166,7 +168,11 @@ class _Case:
 
 def _verdict(case: _Case) -> Verdict:
     """The first verdict that applies."""
-    return next((found for rule in _VERDICTS if (found := rule(case)) is not None), case.as_before)
+    for rule in _VERDICTS:
+        found = rule(case)
+        if found is not None:
+            return found
+    return case.as_before
 
 
 def _lost_stays_lost(case: _Case) -> Verdict | None:

@@ -26,9 +26,7 @@ _MOST_REASONS = 3
 
 def cut_off(p: Pass) -> Mapping[int, CutOff]:
     """The members of this round that cannot write, as others say, by rank."""
-    if p.cut_off is None or p.cut_off[0] != p.round.nonce:
-        p.cut_off = p.round.nonce, _cut_off(p)
-    return p.cut_off[1]
+    return p.once("cut off", lambda: _cut_off(p), p.round.nonce)
 
 
 def says_left(p: Pass, group_rank: int | None) -> bool:

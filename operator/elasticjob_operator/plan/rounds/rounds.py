@@ -25,9 +25,7 @@ from elasticjob_operator.plan.charges.charging import (
     renumber,
     root,
 )
-from elasticjob_operator.plan.losses import members, unheard
-from elasticjob_operator.plan.losses.kernel import evidence as of_findings
-from elasticjob_operator.plan.losses.kernel import look, round_state
+from elasticjob_operator.plan.losses import kernel, members, unheard
 from elasticjob_operator.plan.rounds import fencing, progress
 from elasticjob_operator.plan.state.evidence import NEVER_CHARGED, SCALING, Evidence
 from elasticjob_operator.plan.state.model import Pod
@@ -40,7 +38,6 @@ from elasticjob_operator.plan.state.status import (
     RoundEnd,
     RoundHistory,
     RoundStatus,
-    kernel_members,
 )
 from elasticjob_operator.plan.state.waits import JobWait
 
@@ -134,7 +131,7 @@ def end_round(p: Pass, evidence: list[Evidence]) -> None:
     """Break the round: all members rejoin. The end is in the history at once, its charge follows."""
     wall = p.now.wall
     if p.round.phase == "Active":
-        over = ended(round_state(p.status), "")
+        over = ended(kernel.round_state(p), "")
         p.set_round(
             phase=over.phase,
             drain=None,
@@ -156,8 +153,8 @@ def end_round(p: Pass, evidence: list[Evidence]) -> None:
 
 def watch_active(p: Pass) -> None:
     """A running round: has it been established, is a member lost?"""
-    with look(p) as one:
-        established = take_established(one)
+    with kernel.round_view(p) as view:
+        established = take_established(view)
     if established:
         _report_established(p)
     evidence = members.examine(p)
@@ -196,11 +193,11 @@ def form(p: Pass) -> Waiting:
     evidence = members.examine(p)
     record_evidence(p, evidence)
     revision.revise(p, evidence)
-    with look(p) as one:
-        expected, found = expect_members(one)
+    with kernel.round_view(p) as view:
+        expected, found = expect_members(view)
     # Those who cannot write cannot rejoin: why they have left is the cause.
     found = [f for f in found if f.member is None or not unheard.says_left(p, f.member.group_rank)]
-    record_evidence(p, of_findings(found))
+    record_evidence(p, kernel.as_evidence(found))
     expected = [unheard.explained(p, one) for one in expected]
     last = p.status.members()
     awaited = any(m.state == MemberState.MEMBER for m in last)
@@ -214,13 +211,13 @@ def form(p: Pass) -> Waiting:
     ready = _admitted(p, candidates(p, (entry for _, entry in joined)), joined, len(expected))
     minimum, replicas = p.status.min_replicas, p.job.spec.replicas
     enough = len(ready) >= minimum
-    with look(p) as one:
+    with kernel.round_view(p) as view:
         if not (
             enough and p.round.next_cause.cause in PLANNED
         ):  # that has waited for them beside the running round
-            left = last_call(one, enough)
+            left = last_call(view, enough)
             expected += newcomers(p, {pod.uid for pod, _ in joined}, left, enough)
-        decision = form_round(one, ready, expected, minimum, replicas)
+        decision = form_round(view, ready, expected, minimum, replicas)
     if isinstance(decision, Defer):
         doubtful = any(m.state == MemberState.UNREACHABLE for m in p.status.members())
         none_starting = decision.seconds is None and not doubtful
@@ -292,7 +289,7 @@ def _continues_series(p: Pass) -> bool:
     formed_for = p.round.cause if formed is not None and formed.number == p.round.number else ""
     failure = root(p)
     return continues_series(
-        round_state(p.status), formed_for, failure.pod_name if failure is not None else ""
+        kernel.round_state(p), formed_for, failure.pod_name if failure is not None else ""
     )
 
 
@@ -394,7 +391,7 @@ def _publish(
         for rank, c in enumerate(ranked)
     )
     leader = chosen[0]
-    following = published(round_state(p.status), kernel_members(chosen), p.now.nonce, wall)
+    following = published(kernel.round_state(p), kernel.round_members(chosen), p.now.nonce, wall)
     why = RoundEnd(cause="Started", message="the first round")
     if before.number:
         why = before.next_cause

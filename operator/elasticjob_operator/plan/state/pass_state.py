@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from elasticjob.contract.participant_record import AnnouncedState, ParticipantRecord
-from elasticjob.contract.relay import CutOff
 from elasticjob.contract.reports import RoundReport
 from elasticjob.contract.round_record import Phase
 from elasticjob.rounds.state import MemberState
@@ -32,6 +31,8 @@ from elasticjob_operator.plan.state.status import (
 )
 from elasticjob_operator.plan.state.waits import JobWait
 
+T = TypeVar("T")
+
 RENEWALS_PER_SECOND = 50
 """The load that all waiting participants together put on the API server."""
 
@@ -51,9 +52,6 @@ class Pass:
     status: JobStatus
     actions: list[Action] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
-    cut_off: tuple[str, Mapping[int, CutOff]] | None = None
-    """What ``unheard`` knows of members that cannot write, and the nonce of their round, once that was asked.
-    """
     failed_by_rule: str = ""
     """Why a failure rule ends the job, if one does."""
     judged_silent: set[str] = field(default_factory=set)
@@ -71,6 +69,7 @@ class Pass:
             for pod in self.observed.pods
             if pod.node_gone and self.waits.left(JobWait.NODE_GONE, pod.uid, NODE_GONE_SECONDS) == 0
         }
+        self._made: dict[str, tuple[tuple[object, ...], Any]] = {}
         self._alive: set[str] | None = None
         self._alive_for: tuple[object, object] = ((), ())
         self._leaving: set[str] = {
@@ -112,6 +111,14 @@ class Pass:
         history = self.status.round_history
         if history and history[0].number == self.round.number:
             self.set(round_history=(replace(history[0], end=self.round.end), *history[1:]))
+
+    def once(self, what: str, make: Callable[[], T], *of: object) -> T:
+        """What ``make`` returns; made again when one of the objects that it is made ``of`` has changed."""
+        known = self._made.get(what)
+        if known is None or known[0] != of:
+            known = self._made[what] = (of, make())
+        made: T = known[1]
+        return made
 
     def left_since(self, since: datetime, limit: float, kind: enum.Enum, about: str | int) -> float:
         """Seconds until ``limit`` has passed since a time in the status; schedules a pass for then.
@@ -251,8 +258,13 @@ class Pass:
         pairs = [(pod.name, first.setdefault(record.id, pod.name)) for pod, record in self._announced()]
         return {name: other for name, other in pairs if name != other}
 
-    def _announced(self) -> Iterator[tuple[Pod, ParticipantRecord]]:
+    def _announced(self) -> list[tuple[Pod, ParticipantRecord]]:
         """Pods that may become members, each with what it says of itself."""
+        status = self.status
+        made_of = status.attempts, status.participants, status.current_round
+        return self.once("announced", lambda: list(self._find_announced()), *made_of)
+
+    def _find_announced(self) -> Iterator[tuple[Pod, ParticipantRecord]]:
         for pod in self.observed.pods:
             lease = self.participant(pod) if self.alive(pod) else None
             record = lease.record if lease is not None else None

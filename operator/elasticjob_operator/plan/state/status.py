@@ -15,14 +15,13 @@ from typing import Any
 
 from elasticjob.contract.round_record import Phase
 from elasticjob.rounds.causes import Cause
-from elasticjob.rounds.state import Member, MemberState, UnreachableReport
+from elasticjob.rounds.state import MemberState, UnreachableReport
 from elasticjob_operator.plan.state.evidence import CAUSES
 
 MAX_ROUNDS = 20
 """Rounds kept in the history."""
 COMPLETED = "Completed"
-"""The state of a member that has succeeded and whose container has ended with 0. Of containers the round
-kernel knows nothing: there it has succeeded."""
+"""The state of a member that has succeeded and whose container has ended with 0."""
 MAX_CHARGES = 20
 """Charges of an account that are listed; all inside its window count."""
 MAX_NEWCOMERS = 100
@@ -486,11 +485,6 @@ class JobStatus:
         )
 
     @cached_property
-    def kernel_members(self) -> tuple[Member, ...]:
-        """The members, as the round kernel knows them."""
-        return kernel_members(self._members)
-
-    @cached_property
     def member_ids(self) -> frozenset[str]:
         """The ids of the members."""
         return frozenset(m.id for m in self._members)
@@ -504,18 +498,6 @@ class JobStatus:
     def lost_pod_uids(self) -> frozenset[str]:
         """The UIDs of the pods of the members whose loss is established."""
         return frozenset(m.pod_uid for m in self._members if m.state == MemberState.LOST)
-
-
-def kernel_members(members: Iterable[ParticipantStatus]) -> tuple[Member, ...]:
-    """Members, as the kernel knows them."""
-    return tuple(
-        Member(m.id, m.pod_name, m.pod_uid, m.group_rank or 0, _kernel_state(m), m.message, m.node_name)
-        for m in members
-    )
-
-
-def _kernel_state(member: ParticipantStatus) -> str:
-    return MemberState.SUCCEEDED.value if member.completed else member.state
 
 
 def with_condition(
