@@ -104,9 +104,9 @@ def as_if_in_time(failure_report: Any, p: Any, member: Any) -> Any:
     return None if report is None else replace(report, after_round_end=False)
 
 
-def match_the_last(match: Any, among: Any, evidence: Evidence) -> Any:
+def match_the_last(first_matching: Any, among: Any, evidence: Evidence) -> Any:
     """The last failure rule that matches decides."""
-    return match(tuple(reversed(among)), evidence)
+    return first_matching(tuple(reversed(among)), evidence)
 
 
 def same_number_again(publish: Any, p: Any, *rest: Any) -> None:
@@ -276,7 +276,7 @@ RULES = {
     "the root, not its echoes": Rule(
         "charges.charging.explains_more", lambda cause, _matched, _ms, than, *_: better(cause, than)
     ),
-    "the first rule": Rule("charges.failure_rules.match", around=match_the_last),
+    "the first rule": Rule("charges.failure_rules.first_matching_rule", around=match_the_last),
     "rules are obeyed": Rule("charges.charging.enforce", gives(None)),
     "given up on its node": Rule("charges.charging._mark_lost", gives(None)),
     "better evidence moves a charge": Rule("charges.revision.revise", gives(None)),

@@ -90,8 +90,8 @@ rule = st.one_of(
 @given(st.lists(rule, max_size=6), evidence)
 def test_the_first_rule_that_matches_alone_decides(among: list[Rule], evidence: Evidence) -> None:
     """And none raises, whatever stands in a pattern or in a worker's message."""
-    alone = [rule for rule in among if failure_rules.match([rule], evidence) is not None]
-    assert failure_rules.match(among, evidence) is (alone[0] if alone else None)
+    alone = [rule for rule in among if failure_rules.first_matching_rule([rule], evidence) is not None]
+    assert failure_rules.first_matching_rule(among, evidence) is (alone[0] if alone else None)
     assert not alone or evidence.account != SCALING
     failure_rules.problems(among)
 
@@ -152,7 +152,7 @@ def test_a_worker_failure_that_a_rule_matches_comes_before_a_hang() -> None:
     ],
 )
 def test_exit_codes_are_those_of_what_ended_by_itself(evidence: Evidence, code: int, matches: bool) -> None:
-    found = failure_rules.match([Rule("it", "FailJob", on_worker_exit_codes=(code,))], evidence)
+    found = failure_rules.first_matching_rule([Rule("it", "FailJob", on_worker_exit_codes=(code,))], evidence)
     assert (found is not None) == matches
 
 
@@ -168,7 +168,10 @@ def test_a_pattern_that_is_none_is_named_with_what_is_wrong() -> None:
 
 def test_half_a_character_in_a_message_is_no_obstacle() -> None:
     evidence = worker_failed(error_text="\ud800 ECC")
-    assert failure_rules.match([Rule("gpu", "FailJob", on_error_pattern="ECC$")], evidence) is not None
+    assert (
+        failure_rules.first_matching_rule([Rule("gpu", "FailJob", on_error_pattern="ECC$")], evidence)
+        is not None
+    )
 
 
 @given(

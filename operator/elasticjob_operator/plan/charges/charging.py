@@ -64,14 +64,14 @@ def record_evidence(p: Pass, evidence: list[Evidence]) -> None:
     for found in evidence:
         if not _explains_more(p, found, True):
             continue  # whatever rules say: of a thousand reports nearly all are echoes
-        rule = failure_rules.match(p.job.spec.rules, found)
+        rule = failure_rules.first_matching_rule(p.job.spec.rules, found)
         if not _explains_more(p, found, rule is not None):
             continue
         p.set_round(failure_offset_milliseconds=found.milliseconds, resumed=False)
         p.set_end(
             cause=found.cause,
             account=failure_rules.account(rule, found),
-            message=found.message + failure_rules.effect(rule),
+            message=found.message + failure_rules.describe_effect(rule),
             rule_name=rule.name if rule is not None else "",
             detect_milliseconds=found.detect_milliseconds,
         )
@@ -111,8 +111,11 @@ def charge_pod(p: Pass, evidence: Evidence) -> str:
     people and for nodes to avoid: no limit may end training that such a pod has not touched. Between rounds
     an account is charged once for an attempt, however many slots it fails in: a limit says how often it is
     tried again. Returns what is to be said of it, "" if that was said before."""
-    rule = failure_rules.match(p.job.spec.rules, evidence)
-    account, message = failure_rules.account(rule, evidence), evidence.message + failure_rules.effect(rule)
+    rule = failure_rules.first_matching_rule(p.job.spec.rules, evidence)
+    account, message = (
+        failure_rules.account(rule, evidence),
+        evidence.message + failure_rules.describe_effect(rule),
+    )
     failure = failure_of(p, evidence, None)
     if not account:
         return message if p.waits.begins(JobWait.EARLY_END_TOLD, evidence.pod_uid) else ""

@@ -20,7 +20,7 @@ EXIT_CODE_CAUSES = frozenset({Cause.WORKER_FAILED, Cause.POD_FAILED, Cause.POD_L
 """Causes whose exit code is how a worker or the training container ended by itself."""
 
 
-def match(rules: Iterable[Rule], evidence: Evidence) -> Rule | None:
+def first_matching_rule(rules: Iterable[Rule], evidence: Evidence) -> Rule | None:
     """The first rule that this failure matches. A planned change is no failure."""
     if evidence.account == SCALING:
         return None
@@ -41,7 +41,7 @@ def account(rule: Rule | None, evidence: Evidence) -> str:
     return evidence.account
 
 
-def effect(rule: Rule | None) -> str:
+def describe_effect(rule: Rule | None) -> str:
     """What the rule does, to be appended to the sentence on the failure."""
     if rule is None:
         return ""
@@ -50,7 +50,7 @@ def effect(rule: Rule | None) -> str:
 
 
 def problems(rules: Iterable[Rule]) -> tuple[str, ...]:
-    """A sentence for each pattern that is none."""
+    """One message for each invalid pattern."""
     found = []
     for rule in rules:
         problem = _compiled(rule.on_error_pattern)[1]

@@ -61,7 +61,7 @@ def revise(p: Pass, evidence: Sequence[Evidence] = ()) -> None:
     if _came_back(p, failure):
         of_root = []
     for found in (*of_root, *_later_evidence(p, failure, charge)):
-        rule = failure_rules.match(p.job.spec.rules, found)
+        rule = failure_rules.first_matching_rule(p.job.spec.rules, found)
         worse = _report_of(p, failure)
         if explains_more(found.cause, rule is not None, found.milliseconds, charge.cause, False, worse):
             _revise_charge(p, account, charge, found, rule)
@@ -86,7 +86,7 @@ def _revise_unaccounted(p: Pass) -> None:
                 account,
                 charge,
                 evidence,
-                failure_rules.match(p.job.spec.rules, evidence),
+                failure_rules.first_matching_rule(p.job.spec.rules, evidence),
                 pod=entry.pod_name,
             )
     if len(pending) != len(p.round.unaccounted_members):
@@ -228,7 +228,10 @@ def _earlier_failure(p: Pass, failure: Failure, number: int) -> Evidence | None:
 def _revise_charge(
     p: Pass, account: Account, charge: Charge, evidence: Evidence, rule: Rule | None, pod: str = ""
 ) -> None:
-    to, message = failure_rules.account(rule, evidence), evidence.message + failure_rules.effect(rule)
+    to, message = (
+        failure_rules.account(rule, evidence),
+        evidence.message + failure_rules.describe_effect(rule),
+    )
     moved = replace(
         charge,
         cause=evidence.cause,
@@ -267,7 +270,7 @@ def _corrected(account: str, charge: Charge, to: str, cause: str) -> str:
 def _rewrite_history(p: Pass, charge: Charge, evidence: Evidence, rule: Rule | None) -> None:
     """Say the same in the history, and in the round itself."""
     number, r, history = charge.round or 0, p.round, p.status.round_history
-    to, text = failure_rules.account(rule, evidence), evidence.message + failure_rules.effect(rule)
+    to, text = failure_rules.account(rule, evidence), evidence.message + failure_rules.describe_effect(rule)
     changes: dict[str, Any] = {"cause": evidence.cause, "account": to, "message": text}
     changes["rule_name"] = rule.name if rule is not None else ""
     over = next((entry for entry in history if entry.number == number), None)
