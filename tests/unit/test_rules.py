@@ -14,6 +14,7 @@ from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.waits import Waits
 from elasticjob_operator.plan.charges import charging, failure_rules, revision
 from elasticjob_operator.plan.state import status_json
+from elasticjob_operator.plan.state.accounts import Charge
 from elasticjob_operator.plan.state.evidence import ACCOUNTS, CAUSES, SCALING, Evidence
 from elasticjob_operator.plan.state.model import (
     Exit,
@@ -26,13 +27,7 @@ from elasticjob_operator.plan.state.model import (
     RuleAction,
 )
 from elasticjob_operator.plan.state.pass_state import Pass
-from elasticjob_operator.plan.state.status import (
-    Charge,
-    JobStatus,
-    RoundEnd,
-    RoundHistory,
-    RoundStatus,
-)
+from elasticjob_operator.plan.state.status import JobStatus, RoundEnd, RoundHistory, RoundStatus
 
 WALL = datetime(2026, 1, 1, tzinfo=timezone.utc)
 BROKEN = RoundStatus(number=3, phase="Broken", established_time=WALL, end=RoundEnd(WALL))

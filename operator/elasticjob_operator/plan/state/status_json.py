@@ -20,13 +20,8 @@ import cattrs
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
 from elasticjob.contract.round_record import Phase
-from elasticjob_operator.plan.state.status import (
-    Account,
-    Condition,
-    JobStatus,
-    Progress,
-    RoundStatus,
-)
+from elasticjob_operator.plan.state.accounts import Account
+from elasticjob_operator.plan.state.status import Condition, JobStatus, Progress, RoundStatus
 
 VERSION = 2
 """The newest format of ``status.internal`` that this operator reads. It writes the oldest that says all, and
