@@ -36,7 +36,7 @@ _MOST = 3
 """Reasons of one kind in a sentence."""
 
 MAX_TOOL_MESSAGE = 1_000
-"""Of a sentence in the conditions for tools: they show it to people in a line."""
+"""Characters of a sentence in the conditions for tools, which show it in one line."""
 
 
 def describe(p: Pass, outlook: Outlook) -> None:
@@ -168,7 +168,7 @@ def _held_up(p: Pass, stuck: str) -> str:
 
 
 def _early_end(p: Pass) -> str:
-    """Of the last pod that ended before it joined, while no other of its slot has: its log goes with it."""
+    """How the last pod ended before it joined, until another of its slot has joined: its log goes with it."""
     failure = p.status.last_failure
     place = slot_and_attempt(p.job.name, failure.pod_name) if failure is not None else None
     if failure is None or failure.round is not None or place is None:
@@ -216,7 +216,7 @@ def _node_selector(p: Pass) -> str:
 
 
 def _unknown_to_schedulers(p: Pass) -> str:
-    """That no scheduler has spoken about a pod, and which one should."""
+    """A sentence on pods that no scheduler has considered, and which one should."""
     name = ((p.job.spec.template or {}).get("spec") or {}).get("schedulerName")
     text = f"not considered by any scheduler for {UNSCHEDULED_SECONDS:.0f} s"
     if not name:

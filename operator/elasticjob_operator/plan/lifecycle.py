@@ -32,7 +32,7 @@ from elasticjob_operator.plan.state.waits import JobWait
 from elasticjob_operator.plan.template import torchrun_flags
 
 LONGEST_PIECE_SECONDS = 60.0
-"""Of the time that counts for ``idleDeadlineSeconds``."""
+"""The time that counts for ``idleDeadlineSeconds`` is written down at least this often."""
 
 CLOSING_SECONDS = 1.0
 """How soon it is looked again whether the round Lease says that the job is over."""
@@ -249,9 +249,8 @@ def _left(p: Pass, since: datetime, seconds: float) -> float:
 
 
 def _never_joined(p: Pass) -> str:
-    """A pod of ours that ended well by itself and never joined, while none of the job's pods that live has
-    joined either, or ever had: their command is the same. Pods of others may be left from before this job
-    was."""
+    """A pod of ours that ended well by itself and never joined, while no live pod of the job has joined, nor
+    any had before: their command is the same. Pods of others may be older than this job."""
     if p.job.spec.template is None or p.round.number > 0:
         return ""
     if any(p.alive(pod) and p.participant(pod) is not None for pod in p.observed.pods):

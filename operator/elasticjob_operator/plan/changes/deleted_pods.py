@@ -52,9 +52,9 @@ def drain(p: Pass) -> str:
 
 
 def _replacement_left(p: Pass, going: Sequence[tuple[ParticipantStatus, Pod]]) -> float:
-    """For how many seconds the round goes on, because the next one would be smaller, or would have to wait
-    until the next pods have started. Not where it drains or ends anyhow, nor for a pod that finds no node:
-    the place that it needs may be the one that is about to be free."""
+    """Seconds that the round goes on, because the next one would be smaller, or would have to wait until the
+    next pods have started. 0 where it drains or ends anyway, and for a pod that finds no node: it may need
+    the place that is about to be free."""
     if p.round.drain is not None or p.job.spec.suspend or scaling.has_succeeded(p):
         return 0.0
     staying = p.round.members - len(going)

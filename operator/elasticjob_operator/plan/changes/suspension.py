@@ -81,7 +81,7 @@ def running(p: Pass) -> list[Pod]:
 
 
 def sentence(p: Pass) -> str:
-    """What is left of a suspended job."""
+    """The pods that a suspended job still has, in words."""
     pods = len(running(p))
     if pods:
         return f"suspended; {counted(pods, 'pod')} {'is' if pods == 1 else 'are'} still terminating"

@@ -64,7 +64,7 @@ def record_evidence(p: Pass, evidence: list[Evidence]) -> None:
         return
     for found in evidence:
         if not _explains_more(p, found, True):
-            continue  # whatever rules say: of a thousand reports nearly all are echoes
+            continue  # no rule can change that: of a thousand reports nearly all are echoes
         rule = failure_rules.first_matching_rule(p.job.spec.rules, found)
         if not _explains_more(p, found, rule is not None):
             continue
@@ -111,7 +111,7 @@ def charge_pod(p: Pass, evidence: Evidence) -> str:
     (``mark_charged``): its charge may leave the window, or the list. Beside a running round the charge is for
     people and for nodes to avoid: no limit may end training that such a pod has not touched. Between rounds
     an account is charged once for an attempt, however many slots it fails in: a limit says how often it is
-    tried again. Returns what is to be said of it, "" if that was said before."""
+    tried again. Returns the sentence on it, "" if it was sent before."""
     rule = failure_rules.first_matching_rule(p.job.spec.rules, evidence)
     account, message = (
         failure_rules.account(rule, evidence),
@@ -230,8 +230,8 @@ def renumber(p: Pass, number: int) -> None:
 def detection(p: Pass) -> int | None:
     """Milliseconds from the root failure until the round was broken.
 
-    The first worker that ended, be it an echo, tells when: so long after the round's barrier, which the
-    operator knows as the moment when it was established. Else what the witness of the end says itself.
+    The failure is dated by the first worker that ended, even if that is an echo: an offset from the round's
+    barrier, when the round was established. Without such a report, the witness of the end says it.
     """
     r = p.round
     why = r.next_cause

@@ -141,7 +141,7 @@ def _came_back(p: Pass, failure: Failure) -> bool:
 
 
 def _what_became_of(p: Pass, entry: UnaccountedMember) -> Evidence | None:
-    """That a member which was not waited for is lost, and had been when its peers' workers failed."""
+    """Evidence that a member that was not waited for is lost, and was when its peers' workers failed."""
     pod = p.pods_by_uid.get(entry.pod_uid)
     who = f"{entry.pod_name} (group rank {entry.group_rank})"
     away = Evidence(
@@ -162,7 +162,7 @@ def _what_became_of(p: Pass, entry: UnaccountedMember) -> Evidence | None:
 
 
 def _later_evidence(p: Pass, failure: Failure, charge: Charge) -> list[Evidence]:
-    """What is known by now of the root failure."""
+    """The evidence on the root failure that has come since."""
     found = []
     pod = p.pods_by_uid.get(failure.pod_uid)
     who = (
@@ -263,7 +263,7 @@ def _corrected(account: str, charge: Charge, to: str, cause: str) -> str:
 
 
 def _rewrite_history(p: Pass, charge: Charge, evidence: Evidence, rule: Rule | None) -> None:
-    """Say the same in the history, and in the round itself."""
+    """Correct the cause in the history and in the round itself."""
     number, r, history = charge.round or 0, p.round, p.status.round_history
     to, text = failure_rules.account(rule, evidence), evidence.message + failure_rules.describe_effect(rule)
     changes: dict[str, Any] = {"cause": evidence.cause, "account": to, "message": text}

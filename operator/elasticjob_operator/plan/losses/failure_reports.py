@@ -57,7 +57,7 @@ def worker_failures(p: Pass) -> list[Evidence]:
 
 
 def failure_report(p: Pass, member: ParticipantStatus) -> FailureReport | None:
-    """This member's report on the current round, its own or what it has told others."""
+    """This member's report on the current round, from its own Lease or passed on by others."""
     return _own_failure_report(p, member) or unheard.failure(p, member)
 
 

@@ -32,8 +32,8 @@ from elasticjob_operator.plan.state.status import COMPLETED, ParticipantStatus
 from elasticjob_operator.plan.state.waits import JobWait
 
 ENDED_WELL_SECONDS = 2.0
-"""How long a container that has ended with 0 and not reported its success may have been told to end, while
-its pod has not ended (sidecars run on, or its kubelet has more to say)."""
+"""How long a sign may still come that a container was asked to end which has ended with 0 and not reported
+its success, while its pod has not ended (sidecars run on, or its kubelet has more to say)."""
 
 STARTED_AGAIN = "its command has started torchrun again"
 """The message of a member that has left for no failure, after the round had succeeded."""
@@ -89,7 +89,7 @@ def fencing_satisfied(p: Pass) -> bool:
         lease = p.participant(pod)
         record = lease.record if lease is not None else None
         if record is not None and record.id != member.id:
-            return True  # also one that was marked lost, and has announced itself again all the same
+            return True  # also one that was marked lost, and has announced itself again
         if record is None and member.state == MemberState.LEFT:
             return True
     return False
@@ -150,13 +150,13 @@ class _Case:
 
     @property
     def node_lost(self) -> Evidence:
-        """That its node is lost."""
+        """Evidence that its node is lost."""
         return pod_ends.node_lost(self.p, self.pod, self.who, self.member.group_rank)
 
     @property
     def may_be_explained(self) -> bool:
-        """Whether a container that has ended with 0 may have been told to end: a process that is told to stop
-        may end with 0, too. The pod says what stopped it when all of it has ended."""
+        """Whether it is still open why a container has ended with 0: a process that is asked to stop may end
+        with 0, too. The pod says what stopped it when all of it has ended."""
         waits = not self.pod.ended and not self.pod.deleting
         return waits and self.p.waits.left(JobWait.EXIT_EXPLAINED, self.pod.uid, ENDED_WELL_SECONDS) > 0
 
@@ -187,7 +187,7 @@ def _lost_stays_lost(case: _Case) -> Verdict | None:
 
 
 def _done_stays_done(case: _Case) -> Verdict | None:
-    """What it has done stays done, whatever becomes of its pod; but not for another round."""
+    """What it has done stays done, even if its pod is lost; but not for another round."""
     p, member = case.p, case.member
     if member.completed:
         return case.done
@@ -212,7 +212,8 @@ def _says_that_it_succeeded(case: _Case) -> Verdict | None:
 
 
 def _container_has_ended(case: _Case) -> Verdict | None:
-    """Well, or for a reason that may come later. Of one that was told to stop, the exit code is the echo."""
+    """It ended well, or for a reason that may come later. Where it was asked to stop, its exit code is an
+    echo."""
     pod = case.pod
     if pod.exit is None and not pod.ended:
         return None
@@ -235,7 +236,7 @@ def _pod_is_being_deleted(case: _Case) -> Verdict | None:
 
 
 def _node_is_lost(case: _Case) -> Verdict | None:
-    """For certain; or it is not ready, the member is silent, and no other member hears of it."""
+    """It is gone for certain; or it is not ready, the member is silent, and no other member hears it."""
     p, member, pod = case.p, case.member, case.pod
     lost = p.on_dead_node(pod) or (
         pod_ends.node_problem(p, pod)
@@ -262,9 +263,9 @@ def _has_to_announce_itself_again(case: _Case) -> Verdict | None:
 
 
 def _was_replaced_in_its_pod(case: _Case) -> Verdict | None:
-    """By a torchrun that does not come from this round. Where all torchruns of the round have ended well, no
-    operator was there to see it say so. Containers of the operator's pods are never restarted: there it is a
-    second agent."""
+    """Its Lease has a torchrun that does not come from this round. If all torchruns of the round have ended
+    well, this one's success was missed while no operator ran. Containers of the operator's pods are never
+    restarted: there it is a second agent."""
     p, member, record = case.p, case.member, case.record
     if not case.left or record is None:
         return None
@@ -318,7 +319,7 @@ _VERDICTS: tuple[Callable[[_Case], Verdict | None], ...] = (
     _has_left_as_others_say,
     _is_awaited_again,
 )
-"""In this order; a member to which none applies stays as it is. From the fourth on its pod is there."""
+"""The first that applies counts; without one a member stays as it is. From the fourth on its pod is there."""
 
 
 def _state_when_done(p: Pass, operator_owns_pods: bool, round_over: bool) -> str:
@@ -371,7 +372,7 @@ def started_again(p: Pass, member: ParticipantStatus) -> bool:
 def _after_success(case: _Case) -> Verdict:
     """The state of a member whose workers have finished, and whose container goes on or has ended.
 
-    What its command does now concerns no other member, and no Lease tells of it: a node that is not ready no
+    What its command does now concerns no other member, and no Lease reports it: a node that is not ready no
     longer counts against it, only what ends it for certain does.
     """
     p, pod = case.p, case.pod

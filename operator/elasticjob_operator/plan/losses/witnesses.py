@@ -45,7 +45,7 @@ def renew_seconds(member: ParticipantStatus) -> float:
 
 def vouched_for(p: Pass, member: ParticipantStatus) -> bool:
     """Whether a member that watches this one's heartbeats is heard of and does not miss them: a node that is
-    not ready and a silent Lease may be one and the same path to the API server, and training goes on by
+    not ready and a silent Lease may both come from one broken path to the API server, and training goes on by
     another."""
     if p.round.phase != "Active" or p.round.established_time is None or member.state != MemberState.MEMBER:
         return False

@@ -63,7 +63,7 @@ def report(p: Pass) -> None:
 
 
 def sentence(p: Pass) -> str:
-    """For the condition; empty if no pod is ignored."""
+    """A sentence for the condition; "" if no pod is ignored."""
     if not p.status.ignored_pods:
         return ""
     names = listed([entry.pod_name for entry in p.status.ignored_pods])
@@ -94,8 +94,7 @@ def _why(p: Pass, pod: Pod, members: Mapping[str, ParticipantStatus], duplicates
 
 
 def _left_behind(p: Pass, pod: Pod) -> str:
-    """Of a pod whose name is the operator's, and whose job is another, or none: it trains for one that is
-    gone."""
+    """Why a pod with a name of ours and another job, or none, is ignored: it trains for one that is gone."""
     if p.waits.left(JobWait.LEFT_BEHIND, pod.uid, LEFT_BEHIND_SECONDS) > 0:
         return ""
     return (

@@ -22,7 +22,7 @@ from elasticjob_operator.plan.state.pass_state import Pass
 from elasticjob_operator.plan.state.waits import JobWait
 
 REASON = "WaitingForFencing"
-"""Of the condition Training, and of the Event when the wait begins."""
+"""The reason of the condition Training, and of the Event when the wait begins."""
 
 MAX_NAMED = 8
 """Members that the sentence names."""

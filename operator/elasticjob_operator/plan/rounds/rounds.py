@@ -121,7 +121,8 @@ def renumber_above_leases(p: Pass) -> None:
 
 
 def renumber_closed(p: Pass) -> None:
-    """The same after the job's end, which participants that still wait have to read."""
+    """Number above a Lease that is ahead after the job's end, too: participants that still wait have to read
+    it."""
     record = p.observed.record
     if record is not None and record.ahead_of(projection(p)):
         renumber(p, record.number + 1)
@@ -295,7 +296,7 @@ def _continues_series(p: Pass) -> bool:
 
 def _replace_lost_pods(p: Pass, joined: set[str]) -> None:
     """A member that is lost, or reported unreachable and not back when the round forms without it, leaves its
-    slot to a new pod; so its own has been charged for, whatever still becomes of it."""
+    slot to a new pod; so its own has been charged for, even if more happens to it."""
     absent = (m.pod_uid for m in p.status.members() if m.state in (MemberState.UNREACHABLE, MemberState.LOST))
     p.replace_pods(p.pods_by_uid[uid] for uid in absent if uid not in joined and uid in p.pods_by_uid)
 

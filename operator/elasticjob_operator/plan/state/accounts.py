@@ -62,13 +62,13 @@ class Account:
         return listed + sum(entry.count for entry in self.older_charges)
 
     def charged(self, charge: Charge) -> Account:
-        """With one more charge."""
+        """The account with one more charge."""
         return replace(self, charges=tuple(sorted((*self.charges, charge), key=lambda c: c.time))).counted()
 
     def counted(self, listed: int = MAX_CHARGES) -> Account:
-        """With no more than this many of the newest charges listed, the others counted.
+        """The account with no more than this many of the newest charges listed, the others counted.
 
-        What is counted leaves the window up to a hundredth of it late; without a window by the hour.
+        Counted charges leave the window up to a hundredth of it late; without a window by the hour.
         """
         spare = self.charges[:-listed]
         if not spare:
@@ -89,7 +89,7 @@ class Account:
         return replace(self, charges=self.charges[-listed:], older_charges=tuple(older))
 
     def since(self, time: datetime) -> Account:
-        """With the charges that are younger than ``time``."""
+        """The account with the charges that are younger than ``time``."""
         return replace(
             self,
             charges=tuple(c for c in self.charges if c.time > time),

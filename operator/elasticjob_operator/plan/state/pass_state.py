@@ -1,4 +1,4 @@
-"""One pass: the inputs, the status as it grows, and what was decided so far."""
+"""One pass: its inputs, the next status, and what is to be done."""
 
 from __future__ import annotations
 
@@ -37,12 +37,15 @@ RENEWALS_PER_SECOND = 50
 """The load that all waiting participants together put on the API server."""
 
 NODE_GONE_SECONDS = 2.0
-"""How long a node must stay deleted: a watch that lags tells of its return after its end."""
+"""How long a node must stay deleted: a watch that lags reports its return late."""
 
 
 @dataclass
 class Pass:
-    """The working state of one pass. Policies read it and add to it; nothing else is mutable."""
+    """What the rules of one pass share; what else a rule finds out is its return value (``outlook``).
+
+    The first five fields never change: the job, its status as it was read, what was observed, and the clocks.
+    """
 
     job: Job
     before: JobStatus
@@ -50,16 +53,19 @@ class Pass:
     now: Now
     waits: Waits
     status: JobStatus
+    """The next status: each rule reads what those before it wrote."""
     actions: list[Action] = field(default_factory=list)
+    """What has to be done. Only added to, as the three that follow."""
     events: list[Event] = field(default_factory=list)
-    failed_by_rule: str = ""
-    """Why a failure rule ends the job, if one does."""
     judged_silent: set[str] = field(default_factory=set)
     """Pods against which it was used that their Leases have not been renewed."""
     judged_unheard: set[str] = field(default_factory=set)
     """Pods that this pass judges by what has not been heard of them."""
     held: set[str] = field(default_factory=set)
-    """Pods (by UID) that are replaced or being deleted, and whose workers the running round still needs."""
+    """Pods (by UID) that are replaced or being deleted, and whose workers the running round still needs.
+    ``deleted_pods`` and ``node_notices`` add to them, before losses are judged."""
+    failed_by_rule: str = ""
+    """Why a failure rule ends the job, if one does: set where something is charged, read by ``lifecycle``."""
 
     def __post_init__(self) -> None:
         self.pods_by_uid: dict[str, Pod] = {p.uid: p for p in self.observed.pods if p.of_this_job}
@@ -106,7 +112,7 @@ class Pass:
             self.status = replace(self.status, current_round=replace(self.round, **changes))
 
     def set_end(self, **changes: Any) -> None:
-        """Change why the round has ended; the history says the same."""
+        """Change why the round has ended, in the history, too."""
         self.set_round(end=replace(self.round.end or RoundEnd(), **changes))
         history = self.status.round_history
         if history and history[0].number == self.round.number:
@@ -219,7 +225,7 @@ class Pass:
     def wait_renew(self) -> int:
         """Seconds between two renewals of a waiting participant's Lease, so that those of all jobs are 50 a
         second at most. In steps, since a change wakes a whole job: the first member of a large round that
-        has ended is told what will hold when all wait."""
+        has ended reads the value that will hold when all wait."""
         waiting = self.observed.waiting + self._about_to_wait()
         seconds = WAIT_RENEW_SECONDS
         while seconds * RENEWALS_PER_SECOND < waiting:
@@ -297,8 +303,8 @@ class Pass:
         return member.succeeded or (well and pod is not None and not pod.ended and not pod.deleting)
 
     def silent_announcement(self, pod: Pod) -> float | None:
-        """For how many seconds a live pod has been silent that has announced itself, if for three
-        intervals or longer."""
+        """Seconds since a live pod that has announced itself last renewed its Lease; None below three
+        intervals."""
         lease = self.participant(pod) if self.alive(pod) else None
         if lease is None or lease.record is None or lease.record.state != AnnouncedState.JOINING.value:
             return None

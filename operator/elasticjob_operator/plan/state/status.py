@@ -77,7 +77,7 @@ class RoundDrain:
 
 @dataclass(frozen=True)
 class EarlyFailures:
-    """Of the ends before joining since a round was published: how many attempts an account was charged for,
+    """Ends before joining since a round was published: how many attempts an account was charged for,
     and the pod that it was charged for last."""
 
     account: str
@@ -107,7 +107,7 @@ class RoundStatus:
     ``newcomers`` are pods that the round before was formed without (none in the first),
     ``newcomers_lost`` how many rounds in a row before this one have lost such pods, made by others, early,
     and ``newcomers_lost_time`` when the last of them did.
-    ``unreachable_reports`` are those that were reported unreachable of late, in whatever round;
+    ``unreachable_reports`` are those that were reported unreachable of late, in any round;
     ``unaccounted_members`` those that may turn out to have been the root of a round before this one.
     ``early_failures`` is what was charged since for pods that ended before they joined.
     """
@@ -151,8 +151,8 @@ class RoundStatus:
 
     @property
     def next_cause(self) -> RoundEnd:
-        """Of a round that is over, why the next is formed: what has ended this one, or that the job was
-        resumed since."""
+        """Why the round after this one is formed: what has ended this one, or that the job was resumed
+        since."""
         end = self.end or RoundEnd()
         if not self.resumed:
             return end
@@ -367,7 +367,7 @@ class JobStatus:
         return next((c.last_transition_time for c in ends), None)
 
     def stopped(self, wall: datetime) -> JobStatus:
-        """With the time since ``start_time`` counted as active."""
+        """The status with the time since ``start_time`` counted as active."""
         if self.start_time is None:
             return self
         passed = max(0, int((wall - self.start_time).total_seconds()))
