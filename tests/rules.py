@@ -19,6 +19,7 @@ from elasticjob.rounds.candidates import Candidate, Defer, FormRound, decide
 from elasticjob.rounds.causes import better
 from elasticjob_operator.plan import lifecycle
 from elasticjob_operator.plan.changes import scaling
+from elasticjob_operator.plan.losses.members import Verdict
 from elasticjob_operator.plan.rounds import rounds
 from elasticjob_operator.plan.state.evidence import Evidence
 from elasticjob_operator.plan.state.pass_state import Pass
@@ -81,19 +82,20 @@ def fenced_once(p: Any) -> None:
         p.set_round(fenced=True)
 
 
-def convict_by_silence(examine: Any, p: Any, member: Any) -> tuple[str, Evidence | None]:
+def convict_by_silence(verdict: Any, case: Any) -> Verdict:
     """A Lease that is not renewed is enough."""
-    lease = p.observed.leases.get(member.pod_name)
+    lease = case.p.observed.leases.get(case.member.pod_name)
     if lease is not None and lease.silent > 10:
-        return "Lost", Evidence("Unreachable", "silent", member.pod_name)
-    result: tuple[str, Evidence | None] = examine(p, member)
+        return Verdict("Lost", Evidence("Unreachable", "silent", case.member.pod_name))
+    result: Verdict = verdict(case)
     return result
 
 
-def ignore_what_ended(examine: Any, p: Any, member: Any) -> tuple[str, Evidence | None]:
+def ignore_what_ended(verdict: Any, case: Any) -> Verdict:
     """Pods that are lost are overlooked."""
-    state, evidence = examine(p, member)
-    return (member.state, None) if evidence is not None and evidence.cause == "PodLost" else (state, evidence)
+    result: Verdict = verdict(case)
+    lost = result.evidence is not None and result.evidence.cause == "PodLost"
+    return Verdict(case.member.state) if lost else result
 
 
 def as_if_in_time(failure_report: Any, p: Any, member: Any) -> Any:
@@ -102,9 +104,9 @@ def as_if_in_time(failure_report: Any, p: Any, member: Any) -> Any:
     return None if report is None else replace(report, after_round_end=False)
 
 
-def match_the_last(match: Any, among: Any, evidence: Evidence) -> Any:
+def match_the_last(first_matching: Any, among: Any, evidence: Evidence) -> Any:
     """The last failure rule that matches decides."""
-    return match(tuple(reversed(among)), evidence)
+    return first_matching(tuple(reversed(among)), evidence)
 
 
 def same_number_again(publish: Any, p: Any, *rest: Any) -> None:
@@ -120,21 +122,19 @@ def one_less(place: Any, *args: Any) -> Any:
     return replace(membership, size=max(1, membership.size - 1))
 
 
-def complete_with_the_first(p: Any) -> bool:
+def complete_with_the_first(p: Any) -> str:
     """One member that has succeeded completes the job."""
     if p.round.phase == "Active" and any(m.succeeded for m in p.status.members()):
-        lifecycle._close(p, Outcome.COMPLETE, "Succeeded", "one has succeeded")
-        return True
-    return False
+        return lifecycle._close(p, Outcome.COMPLETE, "Succeeded", "one has succeeded")
+    return ""
 
 
-def complete_at_the_barrier(p: Any) -> bool:
+def complete_at_the_barrier(p: Any) -> str:
     """The job is complete when all have passed the exit barrier, whatever their containers do then."""
     members = p.status.members()
     if p.round.phase != "Active" or not members or not all(m.succeeded for m in members):
-        return False
-    lifecycle._close(p, Outcome.COMPLETE, "Succeeded", "all have passed the exit barrier")
-    return True
+        return ""
+    return lifecycle._close(p, Outcome.COMPLETE, "Succeeded", "all have passed the exit barrier")
 
 
 def whoever_ended_well(p: Any) -> str:
@@ -166,10 +166,11 @@ def form_at_once(candidates: Any, _awaited: Any, _minimum: int, replicas: int) -
     return decide(candidates, (), 1, replicas)
 
 
-def break_below_minimum(p: Any) -> None:
+def break_below_minimum(p: Any) -> str:
     """A round that is smaller than a minimum that was raised is ended."""
     if p.round.members < p.status.min_replicas:
         rounds.end_round(p, [Evidence("ScaledUp", "too few")])
+    return ""
 
 
 def joined_whoever(p: Any) -> Any:
@@ -221,8 +222,8 @@ def end_the_pass(operator: Any, target: Any, why: Exception) -> None:
 
 RULES = {
     # Rounds
-    "I1 numbered above both": Rule("rounds.renumber_above_leases", gives(None)),
-    "I1 a new number": Rule("rounds._publish", around=same_number_again),
+    "I1 numbered above both": Rule("rounds.rounds.renumber_above_leases", gives(None)),
+    "I1 a new number": Rule("rounds.rounds._publish", around=same_number_again),
     "I1 the record never goes back": Rule(
         "elasticjob.contract.round_record.RoundRecord.ahead_of", gives(False)
     ),
@@ -232,34 +233,34 @@ RULES = {
     ),
     "I3 never fewer": Rule("elasticjob.rounds.formation.decide", decide_without_minimum),
     "I3 never more": Rule("elasticjob.rounds.formation.decide", decide_with_spares),
-    "I3 bounds break nothing": Rule("scaling.rescale", break_below_minimum),
-    "I4 late announcements": Rule("pass_state.Pass.in_time", gives(True)),
-    "I4 who may be a member": Rule("pass_state.Pass.joined", joined_whoever),
-    "I4 replaced pods": Rule("pass_state.Pass.is_replaced", gives(False)),
+    "I3 bounds break nothing": Rule("changes.scaling.rescale", break_below_minimum),
+    "I4 late announcements": Rule("state.pass_state.Pass.in_time", gives(True)),
+    "I4 who may be a member": Rule("state.pass_state.Pass.joined", joined_whoever),
+    "I4 replaced pods": Rule("state.pass_state.Pass.is_replaced", gives(False)),
     "I4 identity by holder": Rule(
-        "pass_state.Pass.participant", lambda p, pod: p.observed.leases.get(pod.name)
+        "state.pass_state.Pass.participant", lambda p, pod: p.observed.leases.get(pod.name)
     ),
-    "survivors are waited for": Rule("rounds.expect_members", lambda _: ([], [])),
-    "a broken path once": Rule("rounds._continues_series", gives(False)),
-    "fencing": Rule("members.fencing_satisfied", gives(True)),
-    "fencing for as long as the job says": Rule("fencing._left", gives(0.0)),
-    "fenced in this very round": Rule("fencing.note", fenced_once),
+    "survivors are waited for": Rule("rounds.rounds.expect_members", lambda _: ([], [])),
+    "a broken path once": Rule("rounds.rounds._continues_series", gives(False)),
+    "fencing": Rule("losses.members.fencing_satisfied", gives(True)),
+    "fencing for as long as the job says": Rule("rounds.fencing._left", gives(0.0)),
+    "fenced in this very round": Rule("rounds.fencing.note", fenced_once),
     "nobody waits without a timer": Rule("elasticjob.rounds.waits.Waits.wake", gives(None)),
     # Losses
-    "I5 two witnesses": Rule("members._examine", around=convict_by_silence),
-    "I5 not without a witness": Rule("members._silent", gives(True)),
-    "I5 not against a witness": Rule("members._vouched_for", gives(False)),
-    "lost with the leader": Rule("members._lost_with_the_leader", gives([])),
-    "I6 losses end rounds": Rule("members._examine", around=ignore_what_ended),
-    "late reports explain only": Rule("members._failure_report", around=as_if_in_time),
-    "out of memory in place": Rule("members.killed_for_memory", gives(None)),
-    "hangs end rounds": Rule("progress.hang", lambda _: []),
-    "who leaves": Rule("pass_state.Pass.leaving", gives(False)),
-    "nodes that are dead for sure": Rule("pass_state.Pass.on_dead_node", gives(False)),
-    "no force on mere silence": Rule("pass_state.Pass.on_dead_node", trusts_no_taint),
-    "members that are lost leave their slot": Rule("rounds._replace_lost_pods", gives(None)),
-    "silent announcements are replaced": Rule("pods._replace_silent", gives(None)),
-    "sidecars hold nothing": Rule("pods._delete_held_by_sidecars", gives(None)),
+    "I5 two witnesses": Rule("losses.members._verdict", around=convict_by_silence),
+    "I5 not without a witness": Rule("losses.witnesses.silent", gives(True)),
+    "I5 not against a witness": Rule("losses.witnesses.vouched_for", gives(False)),
+    "lost with the leader": Rule("losses.members._lost_with_the_leader", gives([])),
+    "I6 losses end rounds": Rule("losses.members._verdict", around=ignore_what_ended),
+    "late reports explain only": Rule("losses.failure_reports.failure_report", around=as_if_in_time),
+    "out of memory in place": Rule("losses.failure_reports.killed_for_memory", gives(None)),
+    "hangs end rounds": Rule("rounds.progress.hang", lambda _: []),
+    "who leaves": Rule("state.pass_state.Pass.leaving", gives(False)),
+    "nodes that are dead for sure": Rule("state.pass_state.Pass.on_dead_node", gives(False)),
+    "no force on mere silence": Rule("state.pass_state.Pass.on_dead_node", trusts_no_taint),
+    "members that are lost leave their slot": Rule("rounds.rounds._replace_lost_pods", gives(None)),
+    "silent announcements are replaced": Rule("pods.pods._replace_silent", gives(None)),
+    "sidecars hold nothing": Rule("pods.pods._delete_held_by_sidecars", gives(None)),
     "what a dead watch brings is not believed": Rule(
         "tests.simulation.operator.Operator._confirm_silence", gives(())
     ),
@@ -268,67 +269,69 @@ RULES = {
         lambda scope, _now: scope.uncertain_since is not None,
     ),
     # Causes and charges
-    "I7 charged once": Rule("charging._charged", gives(False)),
-    "I7 charges are kept": Rule("charging.refresh_accounts", never_charge),
-    "I7 an attempt is charged once": Rule("charging._counted_with", gives("")),
-    "I7 ended well": Rule("termination.ended_well", gives(False)),
+    "I7 charged once": Rule("charges.charging._charged", gives(False)),
+    "I7 charges are kept": Rule("charges.charging.refresh_accounts", never_charge),
+    "I7 an attempt is charged once": Rule("charges.charging._counted_with", gives("")),
+    "I7 ended well": Rule("losses.pod_ends.ended_well", gives(False)),
     "the root, not its echoes": Rule(
-        "charging.explains_more", lambda cause, _matched, _ms, than, *_: better(cause, than)
+        "charges.charging.explains_more", lambda cause, _matched, _ms, than, *_: better(cause, than)
     ),
-    "the first rule": Rule("rules.match", around=match_the_last),
-    "rules are obeyed": Rule("charging.enforce", gives(None)),
-    "given up on its node": Rule("charging._mark_lost", gives(None)),
-    "better evidence moves a charge": Rule("charge_revision.revise", gives(None)),
-    "not for ever": Rule("charge_revision.REVISION_WINDOW_SECONDS", float("inf")),
-    "the first worker, also later": Rule("charge_revision._earlier_failure", gives(None)),
-    "charged once in any window": Rule("charging._charged", charged_inside_the_window),
-    "a pod's end is charged once in any window": Rule("charging.mark_charged", gives(None)),
-    "who takes pods away": Rule("termination.disruption_of", gives(None)),
-    "who took it away": Rule("termination._disruption_cause", gives(None)),
-    "who took it away, said late": Rule("termination.later_evidence", gives(None)),
-    "who took it away, said late before it joined": Rule("termination.explanation_left", gives(0.0)),
-    "a node's word on a deletion": Rule("termination.node_problem", gives("")),
+    "the first rule": Rule("charges.failure_rules.first_matching_rule", around=match_the_last),
+    "rules are obeyed": Rule("charges.charging.enforce", gives(None)),
+    "given up on its node": Rule("charges.charging._mark_lost", gives(None)),
+    "better evidence moves a charge": Rule("charges.revision.revise", gives(None)),
+    "not for ever": Rule("charges.revision.REVISION_WINDOW_SECONDS", float("inf")),
+    "the first worker, also later": Rule("charges.revision._earlier_failure", gives(None)),
+    "charged once in any window": Rule("charges.charging._charged", charged_inside_the_window),
+    "a pod's end is charged once in any window": Rule("charges.charging.mark_charged", gives(None)),
+    "who takes pods away": Rule("losses.pod_ends.disruption_of", gives(None)),
+    "who took it away": Rule("losses.pod_ends._disruption_cause", gives(None)),
+    "who took it away, said late": Rule("losses.pod_ends.later_evidence", gives(None)),
+    "who took it away, said late before it joined": Rule("losses.pod_ends.explanation_left", gives(0.0)),
+    "a node's word on a deletion": Rule("losses.pod_ends.node_problem", gives("")),
     # Nodes
-    "bad nodes are avoided": Rule("nodes.excluded", gives(())),
-    "nodes are not blamed for requests": Rule("nodes.suspected", lambda _cause, _code, node: node),
-    "exclusions are lifted": Rule("nodes._lift_oldest", gives(None)),
-    "exclusions end": Rule("nodes._replace_pending", gives(None)),
+    "bad nodes are avoided": Rule("losses.excluded_nodes.excluded", gives(())),
+    "nodes are not blamed for requests": Rule(
+        "losses.excluded_nodes.suspected", lambda _cause, _code, node: node
+    ),
+    "exclusions are lifted": Rule("losses.excluded_nodes._lift_oldest", gives(None)),
+    "exclusions end": Rule("losses.excluded_nodes._replace_pending", gives(None)),
     # The job's end, and its suspension
     "I8 all must succeed": Rule("lifecycle.check_success", complete_with_the_first),
     "I8 the exit barrier is not the end": Rule("lifecycle.check_success", complete_at_the_barrier),
     "I8 whoever is taken away has not refused to join": Rule("lifecycle._never_joined", whoever_ended_well),
     "deleted after it is closed": Rule("lifecycle.projection", lambda p: p.observed.record),
-    "a suspension is seen": Rule("suspension.wanted", gives(False)),
-    "a suspension supersedes pods": Rule("suspension._replace_all_pods", gives(None)),
-    "a suspension is not charged": Rule("rounds.NEVER_CHARGED", frozenset()),
-    "what came before is charged": Rule("suspension.charge_last_round", gives(None)),
+    "a suspension is seen": Rule("changes.suspension.wanted", gives(False)),
+    "a suspension supersedes pods": Rule("changes.suspension._replace_all_pods", gives(None)),
+    "a suspension is not charged": Rule("rounds.rounds.NEVER_CHARGED", frozenset()),
+    "what came before is charged": Rule("changes.suspension.charge_last_round", gives(None)),
     # Growth
-    "I10 the size in one piece": Rule("scaling._least", gives(1)),
-    "I10 nothing is done again": Rule("scaling.has_succeeded", gives(False)),
-    "who cannot write speaks through others": Rule("unheard.says_left", gives(False)),
-    "a drain ends whoever has succeeded": Rule("draining.follow", around=unless_one_has_succeeded),
-    "I10 fit members": Rule("scaling._unfit", gives("")),
-    "I10 published at once": Rule("rounds.PLANNED", frozenset()),
+    "I10 the size in one piece": Rule("changes.scaling._least", gives(1)),
+    "I10 nothing is done again": Rule("changes.scaling.has_succeeded", gives(False)),
+    "who cannot write speaks through others": Rule("losses.unheard.says_left", gives(False)),
+    "a drain ends whoever has succeeded": Rule("changes.draining.follow", around=unless_one_has_succeeded),
+    "I10 fit members": Rule("changes.scaling._unfit", gives("")),
+    "I10 published at once": Rule("rounds.rounds.PLANNED", frozenset()),
     "I10 the former size is enough": Rule(
-        "scaling.update_min_replicas",
+        "changes.scaling.update_min_replicas",
         lambda p: p.set(min_replicas=p.job.spec.min_replicas or p.job.spec.replicas),
     ),
-    "I10 growth asks whether it can": Rule("scaling.decide", form_at_once),
-    "growth pays": Rule("payback.refusal", gives("")),
-    "growth waits for warm workers": Rule("starts.preparing", gives(False)),
-    "growth waits for them a minute": Rule("starts.PREPARE_SECONDS", 1e9),
+    "I10 growth asks whether it can": Rule("changes.scaling.decide", form_at_once),
+    "growth pays": Rule("changes.payback.refusal", gives("")),
+    "growth waits for warm workers": Rule("rounds.warm_starts.preparing", gives(False)),
+    "growth waits for them a minute": Rule("rounds.warm_starts.PREPARE_SECONDS", 1e9),
     # Writes that fail
     "I11 the pass goes on": Rule("tests.simulation.operator.Operator.failed", end_the_pass),
     "I11 people are told": Rule("conditions._cannot_start", gives("")),
     # Pauses
-    "I14 rounds are paced": Rule("backoff.backoff_seconds", gives(0.0)),
-    "I14 steps are the job's": Rule("backoff.was_healthy", a_step_is_enough),
-    "I14 new steps only": Rule("backoff._made_progress", a_step_is_enough),
-    "I14 a slot's pods": Rule("backoff.slot_backoff_left", gives(0.0)),
-    "I14 given up": Rule("backoff.record_lost_members", gives(None)),
-    "I14 growth in vain": Rule("backoff.growth_backoff_left", gives(0.0)),
-    "I14 growth that does not last": Rule("backoff.larger_round_backoff_left", gives(0.0)),
-    "I14 newcomers that do not last": Rule("backoff.newcomer_backoff_left", gives(0.0)),
-    "I14 no newcomer of a series": Rule("backoff.pods_on_probation", gives(frozenset())),
-    "I14 newcomers are proven": Rule("backoff.probation_left", gives(0.0)),
+    "I14 rounds are paced": Rule("charges.backoff.backoff_seconds", gives(0.0)),
+    "I14 steps are the job's": Rule("charges.backoff.was_healthy", a_step_is_enough),
+    "I14 new steps only": Rule("charges.backoff._made_progress", a_step_is_enough),
+    "I14 a slot's pods": Rule("charges.backoff.slot_backoff_left", gives(0.0)),
+    "I14 given up": Rule("charges.backoff.record_lost_members", gives(False)),
+    "I14 growth in vain": Rule("charges.backoff.growth_backoff_left", gives(0.0)),
+    "I14 growth that does not last": Rule("charges.backoff.larger_round_backoff_left", gives(0.0)),
+    "I14 newcomers that do not last": Rule("charges.backoff.newcomer_backoff_left", gives(0.0)),
+    "I14 no newcomer of a series": Rule("charges.backoff.pods_on_probation", gives(frozenset())),
+    "I14 newcomers are proven": Rule("charges.backoff.probation_left", gives(0.0)),
 }

@@ -168,8 +168,8 @@ async def _stand(elector: Elector, controller: Controller) -> None:
     await elector.run(controller.lead, controller.follow, ready=controller.cache.synced)
 
 
-class ForEver:
-    """Pauses between tries that do not end: kopf would give up, and the process with it, after the last."""
+class EndlessBackoff:
+    """Pauses between tries, without a last one: after it kopf would give up, and the process would end."""
 
     def __init__(self, pauses: Sequence[float]) -> None:
         self._pauses = pauses
@@ -191,7 +191,7 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.watching.inactivity_timeout = 70
     settings.watching.reconnect_backoff = 0.2
     settings.networking.request_timeout = 30
-    settings.networking.error_backoffs = ForEver((0.2, 0.5, 1.0, 2.0, 5.0))
+    settings.networking.error_backoffs = EndlessBackoff((0.2, 0.5, 1.0, 2.0, 5.0))
     settings.process.ultimate_exiting_timeout = 10
     settings.persistence.diffbase_storage = _NothingToCompare()
 

@@ -27,10 +27,10 @@ from elasticjob_operator.observe.errors import Unavailable
 from elasticjob_operator.observe.objects import read_node
 from elasticjob_operator.observe.spec import JobView
 from elasticjob_operator.observe.write_health import WriteHealth
+from elasticjob_operator.plan.state.accounts import Account
 from elasticjob_operator.plan.state.evidence import CAUSES
 from elasticjob_operator.plan.state.model import Job, JobSpec
 from elasticjob_operator.plan.state.status import (
-    Account,
     Condition,
     Failure,
     JobStatus,

@@ -14,6 +14,7 @@ from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.waits import Waits
 from elasticjob_operator.plan.charges import charging, failure_rules, revision
 from elasticjob_operator.plan.state import status_json
+from elasticjob_operator.plan.state.accounts import Charge
 from elasticjob_operator.plan.state.evidence import ACCOUNTS, CAUSES, SCALING, Evidence
 from elasticjob_operator.plan.state.model import (
     Exit,
@@ -26,13 +27,7 @@ from elasticjob_operator.plan.state.model import (
     RuleAction,
 )
 from elasticjob_operator.plan.state.pass_state import Pass
-from elasticjob_operator.plan.state.status import (
-    Charge,
-    JobStatus,
-    RoundEnd,
-    RoundHistory,
-    RoundStatus,
-)
+from elasticjob_operator.plan.state.status import JobStatus, RoundEnd, RoundHistory, RoundStatus
 
 WALL = datetime(2026, 1, 1, tzinfo=timezone.utc)
 BROKEN = RoundStatus(number=3, phase="Broken", established_time=WALL, end=RoundEnd(WALL))
@@ -90,8 +85,8 @@ rule = st.one_of(
 @given(st.lists(rule, max_size=6), evidence)
 def test_the_first_rule_that_matches_alone_decides(among: list[Rule], evidence: Evidence) -> None:
     """And none raises, whatever stands in a pattern or in a worker's message."""
-    alone = [rule for rule in among if failure_rules.match([rule], evidence) is not None]
-    assert failure_rules.match(among, evidence) is (alone[0] if alone else None)
+    alone = [rule for rule in among if failure_rules.first_matching_rule([rule], evidence) is not None]
+    assert failure_rules.first_matching_rule(among, evidence) is (alone[0] if alone else None)
     assert not alone or evidence.account != SCALING
     failure_rules.problems(among)
 
@@ -152,7 +147,7 @@ def test_a_worker_failure_that_a_rule_matches_comes_before_a_hang() -> None:
     ],
 )
 def test_exit_codes_are_those_of_what_ended_by_itself(evidence: Evidence, code: int, matches: bool) -> None:
-    found = failure_rules.match([Rule("it", "FailJob", on_worker_exit_codes=(code,))], evidence)
+    found = failure_rules.first_matching_rule([Rule("it", "FailJob", on_worker_exit_codes=(code,))], evidence)
     assert (found is not None) == matches
 
 
@@ -168,7 +163,10 @@ def test_a_pattern_that_is_none_is_named_with_what_is_wrong() -> None:
 
 def test_half_a_character_in_a_message_is_no_obstacle() -> None:
     evidence = worker_failed(error_text="\ud800 ECC")
-    assert failure_rules.match([Rule("gpu", "FailJob", on_error_pattern="ECC$")], evidence) is not None
+    assert (
+        failure_rules.first_matching_rule([Rule("gpu", "FailJob", on_error_pattern="ECC$")], evidence)
+        is not None
+    )
 
 
 @given(

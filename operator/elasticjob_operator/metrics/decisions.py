@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 from elasticjob_operator.metrics import families as f
 from elasticjob_operator.metrics.families import Metric, Sample
+from elasticjob_operator.plan.state.accounts import Charge
 from elasticjob_operator.plan.state.evidence import ACCOUNTS, CAUSES, NEVER_CHARGED, SCALING
-from elasticjob_operator.plan.state.status import Charge, JobStatus, Progress
+from elasticjob_operator.plan.state.status import JobStatus, Progress
 
 STARTED = "Started"
 NONE = "none"

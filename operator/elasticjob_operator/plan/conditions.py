@@ -12,11 +12,12 @@ from elasticjob.contract.names import pod_name, slot_and_attempt
 from elasticjob.contract.text import counted, one_line
 from elasticjob.rounds.candidates import listed
 from elasticjob_operator.plan import lifecycle
-from elasticjob_operator.plan.changes import deletion, scaling, suspension
+from elasticjob_operator.plan.changes import deletion, draining, scaling, suspension
 from elasticjob_operator.plan.losses import unheard
 from elasticjob_operator.plan.pods import ignored_pods, open_files
 from elasticjob_operator.plan.rounds import fencing
 from elasticjob_operator.plan.state.model import CreatePod, Pod
+from elasticjob_operator.plan.state.outlook import Outlook, Waiting
 from elasticjob_operator.plan.state.pass_state import Pass
 from elasticjob_operator.plan.state.status import Condition, with_condition
 from elasticjob_operator.plan.state.waits import JobWait
@@ -35,14 +36,14 @@ _MOST = 3
 """Reasons of one kind in a sentence."""
 
 MAX_TOOL_MESSAGE = 1_000
-"""Of a sentence in the conditions for tools: they show it to people in a line."""
+"""Characters of a sentence in the conditions for tools, which show it in one line."""
 
 
-def describe(p: Pass) -> None:
+def describe(p: Pass, outlook: Outlook) -> None:
     """Bring the conditions up to date with what this pass decided."""
     if p.before.finished:
         return
-    _describe(p)
+    _describe(p, outlook)
     _describe_for_tools(p)
 
 
@@ -67,19 +68,19 @@ def _describe_for_tools(p: Pass) -> None:
     )
 
 
-def _describe(p: Pass) -> None:
+def _describe(p: Pass, outlook: Outlook) -> None:
     outcome, message = p.status.terminal_state, p.round.next_cause.message
     if outcome:
         _set(p, "Training", "False", outcome, message)
         _describe_suspension(p)
         for kind, reason in (("Complete", "JobFailed"), ("Failed", "JobComplete")):
             is_it = outcome == kind
-            _set(p, kind, str(is_it), p.reason if is_it else reason, message)
+            _set(p, kind, str(is_it), outlook.over if is_it else reason, message)
         return
     if deletion.wanted(p):
         status, reason, message = "False", deletion.REASON, deletion.sentence(p)
     else:
-        status, reason, message = _training(p)
+        status, reason, message = _training(p, outlook)
     _set(p, "Training", status, reason, message)
     _describe_suspension(p)
     for kind, reason in (("Complete", "NotFinished"), ("Failed", "NotFailed")):
@@ -98,7 +99,7 @@ def _describe_suspension(p: Pass) -> None:
         _set(p, "Suspended", "False", "Resumed", "the job was resumed")
 
 
-def _training(p: Pass) -> tuple[str, str, str]:
+def _training(p: Pass, outlook: Outlook) -> tuple[str, str, str]:
     r = p.round
     if r.phase == "Active":
         wanted = p.job.spec.replicas
@@ -113,30 +114,32 @@ def _training(p: Pass) -> tuple[str, str, str]:
         done = sum(m.succeeded for m in p.status.members())
         said = lifecycle.after_success(p) or (f"{counted(done, 'member')} succeeded" if done else "")
         stuck = _cannot_start(p)
-        growth = p.growth.removesuffix(scaling.NONE_COMING) if stuck else p.growth
-        more = "".join(f"; {text}" for text in (said, growth, p.observed.uncounted) if text)
+        change = draining.describe(p) or outlook.change
+        change = change.removesuffix(scaling.NONE_COMING) if stuck else change
+        more = "".join(f"; {text}" for text in (said, change, p.observed.uncounted) if text)
         state = "Training" if r.drain is None else "Draining"
         return "True", state, f"{who}{unheard.sentence(p)}{more}{_shortage(p)}{_held_up(p, stuck)}"
     ended = "" if r.resumed else f"round {r.number} ended: "
     why = f"{ended}{r.next_cause.message}; " if r.number else ""
-    if p.reason == fencing.REASON:
-        return "False", p.reason, f"{p.waiting}. {why[:1].upper()}{why[1:].removesuffix('; ')}"
-    if p.reason:
-        return "False", p.reason, f"{why}{p.waiting}"
+    waiting = outlook.waiting
+    if waiting.reason == fencing.REASON:
+        return "False", waiting.reason, f"{waiting.why}. {why[:1].upper()}{why[1:].removesuffix('; ')}"
+    if waiting.reason:
+        return "False", waiting.reason, f"{why}{waiting.why}"
     running = any(p.alive(pod) and pod.running for pod in p.observed.pods)
-    reason = "WaitingForPods" if not running or _none_starting(p) else "FormingRound"
-    return "False", reason, f"{why}{_not_yet(p)}"
+    reason = "WaitingForPods" if not running or _none_starting(p, waiting) else "FormingRound"
+    return "False", reason, f"{why}{_not_yet(p, waiting)}"
 
 
-def _not_yet(p: Pass) -> str:
+def _not_yet(p: Pass, waiting: Waiting) -> str:
     """Why the next round does not begin: what holds it up first, how many have joined last."""
-    waiting, count = (p.deferred.why, p.deferred.count) if p.deferred is not None else (p.waiting, "")
+    why, count = waiting.why, waiting.count
     early, unjoined, refused, stuck = _early_end(p), _unjoined(p), _refused(p), _cannot_start(p)
-    if stuck and p.none_starting:
-        waiting, stuck = f"{waiting.removesuffix(' is starting')} can start: {stuck}", ""
+    if stuck and waiting.none_starting:
+        why, stuck = f"{why.removesuffix(' is starting')} can start: {stuck}", ""
     elif not stuck and not refused:
         stuck = _stays_away(p)
-    held = (early, unjoined, waiting, open_files.shortage(p), refused, stuck, ignored_pods.sentence(p))
+    held = (early, unjoined, why, open_files.shortage(p), refused, stuck, ignored_pods.sentence(p))
     text = "; ".join(filter(None, (*held, p.observed.uncounted)))
     return f"{text}; {count}" if count else text
 
@@ -146,10 +149,10 @@ def _shortage(p: Pass) -> str:
     return f"; {text}" if text else ""
 
 
-def _none_starting(p: Pass) -> bool:
+def _none_starting(p: Pass, waiting: Waiting) -> bool:
     """Whether there are too few pods, and this pass makes none that the API server would take."""
     made = (pod_name(p.job.name, a.slot, a.attempt) for a in p.actions if isinstance(a, CreatePod))
-    return p.none_starting and all(name in p.observed.rejected_pods for name in made)
+    return waiting.none_starting and all(name in p.observed.rejected_pods for name in made)
 
 
 def _held_up(p: Pass, stuck: str) -> str:
@@ -165,7 +168,7 @@ def _held_up(p: Pass, stuck: str) -> str:
 
 
 def _early_end(p: Pass) -> str:
-    """Of the last pod that ended before it joined, while no other of its slot has: its log goes with it."""
+    """How the last pod ended before it joined, until another of its slot has joined: its log goes with it."""
     failure = p.status.last_failure
     place = slot_and_attempt(p.job.name, failure.pod_name) if failure is not None else None
     if failure is None or failure.round is not None or place is None:
@@ -213,7 +216,7 @@ def _node_selector(p: Pass) -> str:
 
 
 def _unknown_to_schedulers(p: Pass) -> str:
-    """That no scheduler has spoken about a pod, and which one should."""
+    """A sentence on pods that no scheduler has considered, and which one should."""
     name = ((p.job.spec.template or {}).get("spec") or {}).get("schedulerName")
     text = f"not considered by any scheduler for {UNSCHEDULED_SECONDS:.0f} s"
     if not name:

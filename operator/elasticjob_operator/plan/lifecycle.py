@@ -2,7 +2,8 @@
 
 Where the operator creates the pods, the training containers must also have ended with exit code 0.
 
-The terminal condition is written first, then the record (Closed), then pods are cleaned up (I8).
+Each check returns the reason of the terminal condition, "" while the job goes on. That condition is written
+first, then the record (Closed), then pods are cleaned up (I8).
 """
 
 from __future__ import annotations
@@ -24,29 +25,29 @@ from elasticjob_operator.plan.rounds import progress
 from elasticjob_operator.plan.rounds.rounds import others_may_go_on, projection
 from elasticjob_operator.plan.state.evidence import Evidence
 from elasticjob_operator.plan.state.model import DeleteJob
+from elasticjob_operator.plan.state.outlook import Waiting
 from elasticjob_operator.plan.state.pass_state import Pass
 from elasticjob_operator.plan.state.status import ParticipantStatus
 from elasticjob_operator.plan.state.waits import JobWait
 from elasticjob_operator.plan.template import torchrun_flags
 
 LONGEST_PIECE_SECONDS = 60.0
-"""Of the time that counts for ``idleDeadlineSeconds``."""
+"""The time that counts for ``idleDeadlineSeconds`` is written down at least this often."""
 
 CLOSING_SECONDS = 1.0
 """How soon it is looked again whether the round Lease says that the job is over."""
 
 
-def check_success(p: Pass) -> bool:
+def check_success(p: Pass) -> str:
     """Complete the job if every member of the running round has succeeded. Where the operator makes the pods,
     their commands may go on after torchrun: there the training containers must have ended with 0. A planned
     change that ends a round while its members finish makes no difference, if all have."""
     members = p.status.members()
     if not members or not all(_is_done(p, m) for m in members):
-        return False
+        return ""
     who = f"all {len(members)} members" if len(members) > 1 else "the only member"
     text = f"{who} of round {p.round.number} succeeded"
-    _close(p, Outcome.COMPLETE, "Succeeded", text)
-    return True
+    return _close(p, Outcome.COMPLETE, "Succeeded", text)
 
 
 def _is_done(p: Pass, member: ParticipantStatus) -> bool:
@@ -58,58 +59,35 @@ def _is_done(p: Pass, member: ParticipantStatus) -> bool:
     return _ended_well(p, member) if own else member.succeeded
 
 
-def check_accounts(p: Pass) -> bool:
+def check_accounts(p: Pass) -> str:
     """Fail the job if a rule says so, or an account is used up."""
     if p.failed_by_rule:
-        _close(p, Outcome.FAILED, "FailureRule", p.failed_by_rule)
-        return True
+        return _close(p, Outcome.FAILED, "FailureRule", p.failed_by_rule)
     account = exhausted(p)
-    if account is not None:
-        window = f" within {account.window_seconds} s" if account.window_seconds else ""
-        last = f"; last failure: {p.status.last_failure.message}" if p.status.last_failure else ""
-        _close(
-            p,
-            Outcome.FAILED,
-            f"{account.name.capitalize()}RestartsExhausted",
-            f"failurePolicy.{account.name} allows {counted(account.max_restarts or 0, 'restart')}{window}, "
-            f"but {account.used} {'was' if account.used == 1 else 'were'} needed{last}",
-        )
-        return True
-    return False
+    if account is None:
+        return ""
+    window = f" within {account.window_seconds} s" if account.window_seconds else ""
+    last = f"; last failure: {p.status.last_failure.message}" if p.status.last_failure else ""
+    return _close(
+        p,
+        Outcome.FAILED,
+        f"{account.name.capitalize()}RestartsExhausted",
+        f"failurePolicy.{account.name} allows {counted(account.max_restarts or 0, 'restart')}{window}, "
+        f"but {account.used} {'was' if account.used == 1 else 'were'} needed{last}",
+    )
 
 
-def check_failure(p: Pass) -> bool:
-    """Fail the job if it can't or must not go on."""
-    if check_accounts(p) or _check_deadline(p):
-        return True
-    stuck = progress.stuck(p)
-    if stuck:
-        _close(p, Outcome.FAILED, "NoProgress", stuck)
-        return True
-    if _check_agreement(p):
-        return True
-    never = _never_joined(p)
-    if never:
-        why = torchrun_flags.why_apart(p.job) or torchrun_flags.MUST
-        _close(
-            p,
-            Outcome.FAILED,
-            "NeverJoined",
-            f"{never} ended with exit code 0 and never joined a round: {why}",
-        )
-        return True
-    over = p.job.spec.template is None and p.round.phase == Phase.BROKEN
-    if over and _some_had_succeeded(p) and not _may_all_succeed(p) and not others_may_go_on(p):
-        _close(
-            p,
-            Outcome.FAILED,
-            "MemberLostAfterSuccess",
-            f"{p.round.next_cause.message}; other members had already succeeded, and a job without template "
-            "cannot replace pods: delete the ElasticJob and the object that creates its pods, then apply "
-            "both again",
-        )
-        return True
-    return _check_idle_deadline(p)
+def check_failure(p: Pass, waiting: Waiting) -> str:
+    """Fail the job if it can't or must not go on. ``waiting``: what the next round waits for."""
+    return (
+        check_accounts(p)
+        or _check_deadline(p)
+        or _check_progress(p)
+        or _check_agreement(p)
+        or _check_joined(p)
+        or _check_lost_after_success(p)
+        or _check_idle_deadline(p, waiting)
+    )
 
 
 def expire(p: Pass) -> None:
@@ -135,13 +113,44 @@ def expire(p: Pass) -> None:
     p.actions.append(DeleteJob(f"ttlSecondsAfterFinished ({seconds} s) expired"))
 
 
-def _check_agreement(p: Pass) -> bool:
+def _check_progress(p: Pass) -> str:
+    """Fail a job of which round after round gets nowhere."""
+    stuck = progress.stuck(p)
+    return _close(p, Outcome.FAILED, "NoProgress", stuck) if stuck else ""
+
+
+def _check_joined(p: Pass) -> str:
+    """Fail a job whose command does not take part in rounds."""
+    never = _never_joined(p)
+    if not never:
+        return ""
+    why = torchrun_flags.why_apart(p.job) or torchrun_flags.MUST
+    text = f"{never} ended with exit code 0 and never joined a round: {why}"
+    return _close(p, Outcome.FAILED, "NeverJoined", text)
+
+
+def _check_lost_after_success(p: Pass) -> str:
+    """Fail a job that lacks a member, and whose pods the operator cannot replace."""
+    over = p.job.spec.template is None and p.round.phase == Phase.BROKEN
+    if not over or not _some_had_succeeded(p) or _may_all_succeed(p) or others_may_go_on(p):
+        return ""
+    return _close(
+        p,
+        Outcome.FAILED,
+        "MemberLostAfterSuccess",
+        f"{p.round.next_cause.message}; other members had already succeeded, and a job without template "
+        "cannot replace pods: delete the ElasticJob and the object that creates its pods, then apply "
+        "both again",
+    )
+
+
+def _check_agreement(p: Pass) -> str:
     """Fail a job if some members' commands have ended, and all others' have started torchrun again: they
     would wait without end."""
     again, done, pending = _after_success(p)
     if not again or not done or pending:
-        return False
-    _close(
+        return ""
+    return _close(
         p,
         Outcome.FAILED,
         "MembersDisagree",
@@ -149,7 +158,6 @@ def _check_agreement(p: Pass) -> bool:
         "ended with exit code 0: run the same torchruns in all pods, or give --standalone to one that only "
         "some pods run",
     )
-    return True
 
 
 def after_success(p: Pass) -> str:
@@ -179,28 +187,27 @@ def _after_success(p: Pass) -> tuple[list[str], list[str], list[str]]:
     return again, done, [m.pod_name for m in members if m.pod_name not in again and not m.completed]
 
 
-def _check_deadline(p: Pass) -> bool:
+def _check_deadline(p: Pass) -> str:
     """Fail a job that has been active for too long; its running round drains before."""
     seconds, since = p.job.spec.active_deadline, p.status.start_time
     if seconds is None or since is None:
-        return False
+        return ""
     left = _left(p, since, seconds)
     if left > 0:
         p.waits.declare(JobWait.ACTIVE_DEADLINE, "", seconds, left)
         p.waits.wake(left)
-        return False
+        return ""
     text = f"the job was active for longer than activeDeadlineSeconds ({seconds} s)"
     change = Evidence("DeadlineExceeded", text)
     if draining.holds(p, change):
-        return False
+        return ""
     if p.round.phase == Phase.ACTIVE.value:
         how, change = draining.how_stopped(p, change)
         p.set_end(drain=how.value)
-    _close(p, Outcome.FAILED, "DeadlineExceeded", change.message)
-    return True
+    return _close(p, Outcome.FAILED, "DeadlineExceeded", change.message)
 
 
-def _check_idle_deadline(p: Pass) -> bool:
+def _check_idle_deadline(p: Pass, waiting: Waiting) -> str:
     """Fail a job whose pods have held nodes for too long without a round.
 
     Time in which none had a node does not count: a job may wait in a queue for longer. What counts is in
@@ -211,7 +218,7 @@ def _check_idle_deadline(p: Pass) -> bool:
     limit, r = p.job.spec.idle_deadline, p.round
     holds = r.phase == "Broken" and any(pod.node for pod in p.observed.pods if p.alive(pod))
     if limit is None:
-        return False
+        return ""
     piece = max(1.0, min(LONGEST_PIECE_SECONDS, limit / 10))
     passed, latest = float(r.idle_seconds), 0.0
     if r.idle_since_time is not None:
@@ -221,13 +228,8 @@ def _check_idle_deadline(p: Pass) -> bool:
         passed += latest
     if holds and passed >= limit:
         p.judged_unheard.update(pod.name for pod in p.observed.pods if p.alive(pod))
-        _close(
-            p,
-            Outcome.FAILED,
-            "IdleDeadlineExceeded",
-            f"pods held nodes for {limit} s (idleDeadlineSeconds) without a round: {p.waiting}",
-        )
-        return True
+        text = f"pods held nodes for {limit} s (idleDeadlineSeconds) without a round: {waiting.sentence}"
+        return _close(p, Outcome.FAILED, "IdleDeadlineExceeded", text)
     if holds != (r.idle_since_time is not None) or latest >= piece:
         whole = int(passed)
         p.set_round(
@@ -238,7 +240,7 @@ def _check_idle_deadline(p: Pass) -> bool:
     if holds:
         p.waits.declare(JobWait.IDLE, "", limit, limit - passed)
         p.waits.wake(max(0.1, min(limit - passed, piece - latest)))
-    return False
+    return ""
 
 
 def _left(p: Pass, since: datetime, seconds: float) -> float:
@@ -247,9 +249,8 @@ def _left(p: Pass, since: datetime, seconds: float) -> float:
 
 
 def _never_joined(p: Pass) -> str:
-    """A pod of ours that ended well by itself and never joined, while none of the job's pods that live has
-    joined either, or ever had: their command is the same. Pods of others may be left from before this job
-    was."""
+    """A pod of ours that ended well by itself and never joined, while no live pod of the job has joined, nor
+    any had before: their command is the same. Pods of others may be older than this job."""
     if p.job.spec.template is None or p.round.number > 0:
         return ""
     if any(p.alive(pod) and p.participant(pod) is not None for pod in p.observed.pods):
@@ -292,12 +293,12 @@ def _ended_well(p: Pass, member: ParticipantStatus) -> bool:
     return record is None or (record.id == member.id and record.state != AnnouncedState.LEAVING.value)
 
 
-def _close(p: Pass, outcome: Outcome, reason: str, message: str) -> None:
-    """The job is over: the round is Closed for good."""
+def _close(p: Pass, outcome: Outcome, reason: str, message: str) -> str:
+    """The job is over: the round is Closed for good. Returns the reason."""
     wall, end = p.now.wall, p.round.end
     p.set_round(phase=Phase.CLOSED.value, drain=None, resumed=False)  # no other follows
     p.set_end(time=end.time if end is not None else wall, message=message)
     p.status = p.status.stopped(wall)
     p.set(completion_time=wall if outcome is Outcome.COMPLETE else None, terminal_state=outcome.value)
-    p.reason = reason
     p.event(f"Job{outcome.value}", message, warning=outcome is Outcome.FAILED)
+    return reason

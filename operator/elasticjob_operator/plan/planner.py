@@ -27,6 +27,7 @@ from elasticjob_operator.plan.pods import ignored_pods, open_files, pods
 from elasticjob_operator.plan.rounds import fencing, progress, rounds, warm_starts
 from elasticjob_operator.plan.state import status_size
 from elasticjob_operator.plan.state.model import Job, Now, Observed, Plan
+from elasticjob_operator.plan.state.outlook import Outlook, Waiting
 from elasticjob_operator.plan.state.pass_state import Pass
 from elasticjob_operator.plan.state.status import JobStatus
 from elasticjob_operator.plan.state.waits import JobWait
@@ -57,8 +58,7 @@ def plan(job: Job, status: JobStatus, observed: Observed, now: Now, timers: Mapp
         observed_generation=job.generation,
         selector=f"{JOB_LABEL}={job.name},!{STANDBY_LABEL}",
     )
-    if not status.finished:
-        _advance(p)
+    outlook = Outlook() if status.finished else _advance(p)
     if p.round.phase == "Closed":
         rounds.renumber_closed(p)
     if p.round.phase == "Closed" and p.status.terminal_state:
@@ -68,7 +68,7 @@ def plan(job: Job, status: JobStatus, observed: Observed, now: Now, timers: Mapp
     pods.delete_orphaned_leases(p)
     if not p.before.finished:
         ignored_pods.describe(p)
-    conditions.describe(p)
+    conditions.describe(p, outlook)
     p.status = status_size.trim(p.status)
     _throttle(p)
     ignored_pods.report(p)
@@ -76,7 +76,7 @@ def plan(job: Job, status: JobStatus, observed: Observed, now: Now, timers: Mapp
     error_text.remember(p)
     return Plan(
         status=p.status,
-        record=rounds.projection(p),
+        record=rounds.projection(p, outlook.waiting.sentence, outlook.replacing),
         members=rounds.member_list(p),
         pod_names=pods.writers(p),
         actions=tuple(p.actions),
@@ -98,14 +98,14 @@ def plan_without_status_write(
 
     Its round is projected, the pods that it has attempts for are made, those that it has as lost are deleted.
     """
-    p = Pass(job, status, observed, now, Waits({}, now.mono), status, waiting=decided.record.waiting_message)
+    p = Pass(job, status, observed, now, Waits({}, now.mono), status)
     # Nor does a hook end because of a drain that can't be written.
-    p.replacing = decided.record.replacing or decided.record.phase == Phase.DRAINING.value
+    replacing = decided.record.replacing or decided.record.phase == Phase.DRAINING.value
     known = status.seen
     return replace(
         decided,
         status=status,
-        record=rounds.projection(p),
+        record=rounds.projection(p, decided.record.waiting_message, replacing),
         members=rounds.member_list(p),
         pod_names=pods.writers(p),
         actions=tuple(action for action in decided.actions if known and pods.is_recorded(p, action)),
@@ -114,47 +114,49 @@ def plan_without_status_write(
     )
 
 
-def _advance(p: Pass) -> None:
-    """One pass of an unfinished job."""
+def _advance(p: Pass) -> Outlook:
+    """One pass of an unfinished job: its rules, in their order."""
     if deletion.wanted(p):
         deletion.end(p)
-        return
+        return Outlook()
     charging.refresh_accounts(p)
     rounds.renumber_above_leases(p)
     progress.update(p)
     warm_starts.count(p)
     fencing.note(p)
-    deleted_pods.drain(p)
-    node_notices.heed(p)
+    awaited = change = deleted_pods.drain(p)
+    node_notices.replace_pods_on_tainted_nodes(p)
     if p.round.phase == "Active":
         rounds.watch_active(p)
     if p.round.phase == "Active":
-        node_notices.leave(p)
+        change = node_notices.drain_for_tainted_nodes(p) or change
     scaling.update_min_replicas(p)
-    if lifecycle.check_success(p):
-        return
+    over = lifecycle.check_success(p)
+    if over:
+        return Outlook(over=over)
     draining_first = suspension.wanted(p) and suspension.drains(p)
     if suspension.wanted(p) and not draining_first:
         suspension.suspend(p)
         revision.revise(p)
-        if not lifecycle.check_accounts(p):
-            suspension.hold(p)
-        return
+        over = lifecycle.check_accounts(p)
+        return Outlook(over=over) if over else Outlook(suspension.hold(p))
     suspension.resume(p)
     if p.round.phase == "Active" and not draining_first:
-        scaling.rescale(p)
+        change = scaling.rescale(p) or change
     backoff.record_early_pod_ends(p)
+    waiting = Waiting()
     if p.round.phase == "Broken":
         healthy = backoff.was_healthy(p)
-        rounds.form(p)
-        if not healthy:
-            backoff.record_lost_members(p)
+        waiting = rounds.form(p)
+        if not healthy and backoff.record_lost_members(p):
+            waiting = replace(waiting, none_starting=False)
     revision.revise(p)
     pods.charge_early_ends(p)
-    if lifecycle.check_failure(p):
-        return
-    pods.keep_pods(p)
-    _list_waiting(p)
+    over = lifecycle.check_failure(p, waiting)
+    if not over:
+        pods.keep_pods(p)
+        _list_waiting(p)
+    return Outlook(waiting, change, bool(awaited), over)
 
 
 def _list_waiting(p: Pass) -> None:

@@ -21,7 +21,7 @@ class Urgency(IntEnum):
 
 
 def urgency(status: JobStatus, pods: Mapping[str, Pod]) -> Urgency:
-    """From the job's status and its pods by name, as they were seen."""
+    """How urgent a job is, by its status and its pods by name, as they were seen."""
     if status.finished:
         return Urgency.ENDED
     if status.current_round.phase != "Active":

@@ -1,1 +1,1 @@
-"""Changes that people or the cluster ask for: another size, a drain, a suspension, a deletion."""
+"""Changes that people or the cluster ask for: another size, a suspension, a deletion, a node that goes."""

@@ -22,26 +22,25 @@ from elasticjob_operator.plan.state.status import ParticipantStatus
 from elasticjob_operator.plan.state.waits import JobWait
 
 
-def drain(p: Pass) -> None:
-    """Begin, continue or end the drain of a running round for members that are on their way out."""
+def drain(p: Pass) -> str:
+    """Begin, continue or end the drain of a running round for members that are on their way out; return what
+    is waited for before it drains."""
     if p.round.phase != Phase.ACTIVE.value or p.round.established_time is None:
-        return
+        return ""
     going = [(member, pod) for member in p.status.members() if (pod := _departing(p, member)) is not None]
     if not going:
-        return
+        return ""
     member, pod = going[0]
     change = pod_ends.disruption_of(p, pod, f"{pod.name} (group rank {member.group_rank})", member.group_rank)
     if change is None:
-        return
+        return ""
     limit = min(one.drain_seconds for _, one in going)
     left = _replacement_left(p, going) if change.cause != Cause.PREEMPTED else 0.0
     if left > 0:
-        p.replacing = True
         p.held.update(one.uid for _, one in going)
-        p.growth = (
+        return (
             f"{change.message}; waiting up to {left:.0f} s for its next pod to join before the round drains"
         )
-        return
     if draining.holds(p, change, limit):
         p.held.update(one.uid for _, one in going)
     elif p.job.spec.drain:
@@ -49,12 +48,13 @@ def drain(p: Pass) -> None:
         if begun is not None and begun.cause in CAUSES and begun.cause != change.cause:
             change = Evidence(begun.cause, begun.message)
         draining.end(p, change)
+    return ""
 
 
 def _replacement_left(p: Pass, going: Sequence[tuple[ParticipantStatus, Pod]]) -> float:
-    """For how many seconds the round goes on, because the next one would be smaller, or would have to wait
-    until the next pods have started. Not where it drains or ends anyhow, nor for a pod that finds no node:
-    the place that it needs may be the one that is about to be free."""
+    """Seconds that the round goes on, because the next one would be smaller, or would have to wait until the
+    next pods have started. 0 where it drains or ends anyway, and for a pod that finds no node: it may need
+    the place that is about to be free."""
     if p.round.drain is not None or p.job.spec.suspend or scaling.has_succeeded(p):
         return 0.0
     staying = p.round.members - len(going)

@@ -1,4 +1,4 @@
-"""A job that is being deleted and that somebody's finalizer keeps: training ends, as the deletion asks.
+"""A job that is being deleted and that a finalizer keeps: training ends, as the deletion asks.
 
 Without a finalizer the object is gone at once, and Kubernetes deletes its pods. With one it stays, and its
 pods with it, for as long as the finalizer's owner takes. So the round is closed, pods are deleted gracefully
@@ -15,13 +15,13 @@ from elasticjob_operator.plan.state.model import DeletePod
 from elasticjob_operator.plan.state.pass_state import Pass
 
 REASON = "Deleting"
-"""Of the condition Training."""
+"""The reason of the condition Training."""
 
 _DELETED = "the job is being deleted"
 
 
 def wanted(p: Pass) -> bool:
-    """Whether the job is being deleted, and somebody's finalizer keeps it."""
+    """Whether the job is being deleted, and a finalizer keeps it."""
     return bool(p.job.finalizers)
 
 

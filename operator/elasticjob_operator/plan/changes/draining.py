@@ -41,7 +41,7 @@ class HowStopped(str, enum.Enum):
 def holds(p: Pass, change: Evidence, limit: int | None = None) -> bool:
     """Whether the running round goes on for now, because it drains before this change ends it.
 
-    Begins the drain if there is none, for ``spec.drainSeconds`` or the ``limit`` if that is shorter.
+    Begins the drain if it has not begun, for ``spec.drainSeconds`` or the ``limit`` if that is shorter.
     """
     r, seconds = p.round, p.job.spec.drain
     if limit is not None:
@@ -59,10 +59,7 @@ def holds(p: Pass, change: Evidence, limit: int | None = None) -> bool:
             f"round {r.number} drains for up to {seconds} s before it ends: {change.message}",
             cause=change.cause,
         )
-    if _left(p) <= 0 or has_stopped(p):
-        return False
-    p.growth = describe(p)
-    return True
+    return _left(p) > 0 and not has_stopped(p)
 
 
 def end(p: Pass, change: Evidence) -> None:
@@ -73,7 +70,7 @@ def end(p: Pass, change: Evidence) -> None:
 
 
 def how_stopped(p: Pass, change: Evidence) -> tuple[HowStopped, Evidence]:
-    """How the workers of the running round stop for this change, which is told with it."""
+    """How the workers of the running round stop, and the change with a sentence on that."""
     r, report = p.round, _report(p)
     if r.drain is None:
         how = HowStopped.NOT_SUPPORTED if p.job.spec.drain else HowStopped.OFF
@@ -102,9 +99,7 @@ def follow(p: Pass) -> None:
     """A round that drains: end it when its workers have stopped, or time is up. Where the job ends with it
     (``lifecycle``), that comes later in the pass."""
     drain = p.round.drain
-    if all_have_succeeded(p):
-        p.growth = describe(p)
-    elif drain is not None and drain.cause in CAUSES:
+    if not all_have_succeeded(p) and drain is not None and drain.cause in CAUSES:
         change_or_drain(p, Evidence(drain.cause, drain.message))
 
 
@@ -137,7 +132,7 @@ def takes_part(p: Pass) -> bool:
 
 
 def _waiting(p: Pass) -> str:
-    """For whom the drain waits, as the leader says, to follow another clause; "" if it says nothing."""
+    """A clause on the pods that the drain waits for, as the leader says; "" if it says nothing."""
     report = _report(p)
     if report is None or not report.waiting_ranks:
         return ""

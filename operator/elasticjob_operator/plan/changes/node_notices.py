@@ -35,7 +35,7 @@ MAX_EVENTS = 3
 Going = Sequence[tuple[ParticipantStatus, Pod]]
 
 
-def heed(p: Pass) -> None:
+def replace_pods_on_tainted_nodes(p: Pass) -> None:
     """Replace pods whose nodes are about to go, and keep the members among them while their round needs them.
     Before losses are judged: a member that is kept is a witness, too."""
     if not _replaceable(p):
@@ -47,15 +47,15 @@ def heed(p: Pass) -> None:
     p.held.update(pod.uid for _, pod in _going(p))
 
 
-def leave(p: Pass) -> None:
-    """Begin, continue or end the drain of a running round for its members on such nodes."""
+def drain_for_tainted_nodes(p: Pass) -> str:
+    """Begin, continue or end the drain of a running round for its members on such nodes; return what is
+    waited for before it drains."""
     if p.round.established_time is None or not _replaceable(p) or p.job.spec.suspend:
-        return
+        return ""
     if p.round.drain is None and not _goes_on(p):
-        return
+        return ""
     going = _going(p)
-    if going:
-        _leave(p, going)
+    return _leave(p, going) if going else ""
 
 
 def _goes_on(p: Pass) -> bool:
@@ -87,7 +87,7 @@ def _give_up(p: Pass) -> None:
     p.mark_lost(going)
 
 
-def _leave(p: Pass, going: Going) -> None:
+def _leave(p: Pass, going: Going) -> str:
     member, pod = going[0]
     text = _leaves(pod, f"{pod.name} (group rank {member.group_rank})")
     if len(going) > 1:
@@ -103,25 +103,19 @@ def _leave(p: Pass, going: Going) -> None:
     )
     drain = p.round.drain
     if drain is not None and drain.cause != change.cause:
-        return  # it drains for another change, which ends it
+        return ""  # it drains for another change, which ends it
     staying = p.round.members - len(going)
     ready = staying + len(p.joined()) >= min(p.round.members, p.job.spec.replicas)
     left = p.waits.left(JobWait.NODE_NOTICE, pod.uid, READY_SECONDS)
     if drain is None and not ready and left > 0:
-        p.growth = (
-            f"{text}; waiting up to {READY_SECONDS:.0f} s for its next pod to join before the round drains"
-        )
-        return
-    if drain is not None and draining.all_have_succeeded(p):
-        p.growth = draining.describe(p)
-        return
-    if draining.holds(p, change):
-        return
+        return f"{text}; waiting up to {READY_SECONDS:.0f} s for its next pod to join before the round drains"
+    if (drain is not None and draining.all_have_succeeded(p)) or draining.holds(p, change):
+        return ""
     if drain is None and not ready and any(one.notice for _, one in going):
-        p.growth = f"{text}; waiting for its next pod to join"
-        return
+        return f"{text}; waiting for its next pod to join"
     draining.end(p, replace(change, message=drain.message) if drain is not None else change)
     p.mark_lost({one.uid: _leaves(one, one.name) for _, one in going})
+    return ""
 
 
 def _replaceable(p: Pass) -> bool:

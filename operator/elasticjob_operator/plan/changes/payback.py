@@ -35,8 +35,8 @@ class Cost:
 
 
 def refusal(p: Pass, have: int, to: int) -> str:
-    """Why the round does not grow to this many members now, or ""; also where that cannot be told yet, since
-    no round has reported a step."""
+    """Why the round does not grow to this many members now, or ""; also "" while no round has reported a
+    step."""
     limit = p.job.spec.payback
     if limit is None:
         return ""

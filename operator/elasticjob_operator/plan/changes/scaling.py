@@ -15,7 +15,7 @@ from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.formation import RANK_HELD_SECONDS
 from elasticjob_operator.plan.changes import draining, payback
 from elasticjob_operator.plan.charges import backoff
-from elasticjob_operator.plan.losses import members
+from elasticjob_operator.plan.losses import witnesses
 from elasticjob_operator.plan.rounds import warm_starts
 from elasticjob_operator.plan.rounds.rounds import candidates, newcomers
 from elasticjob_operator.plan.state.evidence import Evidence
@@ -46,20 +46,20 @@ def update_min_replicas(p: Pass) -> None:
         p.set(min_replicas=min(p.status.min_replicas, wanted))
 
 
-def rescale(p: Pass) -> None:
+def rescale(p: Pass) -> str:
     """Shrink when there are more members than wanted; grow when newcomers have joined and wait.
 
     New pods are brought up and joined as standbys before the running round is touched, and added
     together. Bounds that change under a running round break nothing by themselves (I3), and no change begins
     in one of which a member has succeeded (I10). One that drains ends when its workers have
-    stopped, or at its deadline.
+    stopped, or at its deadline. Returns why the round stays as it is, if it is not of the wanted size.
     """
     wanted, have = p.job.spec.replicas, p.round.members
     if p.round.drain is not None:
         draining.follow(p)
-        return
+        return ""
     if have == wanted or p.round.established_time is None or has_succeeded(p):
-        return
+        return ""
     on_probation = {
         entry.pod_name: left for pod, entry in p.joined() if (left := backoff.probation_left(p, pod.slot)) > 0
     }
@@ -79,53 +79,49 @@ def rescale(p: Pass) -> None:
     decision = decide(candidates(p, (*staying, *joined)), [*missed, *expected], _least(p), wanted)
     if isinstance(decision, Defer):
         if missed:
-            p.growth = f"will {'grow' if have < wanted else 'shrink'}: waiting for {reasons(missed)}"
+            why = f"will {'grow' if have < wanted else 'shrink'}: waiting for {reasons(missed)}"
         else:
-            p.growth = _will_grow(p, len(joined), expected)
+            why = _will_grow(p, len(joined), expected)
         if on_probation:
             name, left = min(on_probation.items(), key=lambda item: item[1])
-            p.growth += (
+            why += (
                 f"; {name} is added in {left:.0f} s, "
                 "because earlier pods of its slot ended soon after they joined"
             )
         if missed and (joined or have > wanted):
             p.waits.wake(LOOK_AGAIN_SECONDS)
-        return
+        return why
     left = backoff.scaling_backoff_left(p)
     if left > 0:
         change = "grow" if have < wanted else "shrink"
-        p.growth = f"will {change} in {left:.0f} s, because spec.replicas changes too often"
-        return
+        return f"will {change} in {left:.0f} s, because spec.replicas changes too often"
     if have > wanted:
         text = f"scaled down from {have} to {counted(wanted, 'member')}"
         draining.change_or_drain(p, Evidence(Cause.SCALED_DOWN, text))
-        return
+        return ""
     left = backoff.growth_backoff_left(p)
     if left > 0:
-        p.growth = (
+        return (
             f"will try to grow in {left:.0f} s; the pods for which the last round ended were lost before "
             "the next one started"
         )
-        return
     left = backoff.newcomer_backoff_left(p)
     if left > 0:
-        p.growth = (
+        return (
             f"will try to grow in {left:.0f} s; pods that were added before were lost soon after they joined"
         )
-        return
     left = backoff.larger_round_backoff_left(p)
     if left > 0:
-        p.growth = f"will try to grow in {left:.0f} s; the last larger rounds ended soon after they started"
-        return
+        return f"will try to grow in {left:.0f} s; the last larger rounds ended soon after they started"
     names, to = listed([entry.pod_name for entry in joined]), len(decision.members)
-    p.growth = payback.refusal(p, have, to)
-    if p.growth:
-        return
+    refusal = payback.refusal(p, have, to)
+    if refusal:
+        return refusal
     if warm_starts.preparing(p):
-        p.growth = f"will grow to {to} members when all members can start their workers warm"
-        return
+        return f"will grow to {to} members when all members can start their workers warm"
     text = f"{names} joined: growing from {have} to {to} members"
     draining.change_or_drain(p, Evidence(Cause.SCALED_UP, text))
+    return ""
 
 
 def _will_grow(p: Pass, joined: int, expected: Sequence[Expected]) -> str:
@@ -188,6 +184,6 @@ def _unfit(p: Pass, member: ParticipantStatus) -> str:
         or record.state != AnnouncedState.JOINING.value
     ):
         return "not announced in its Lease"
-    if lease.silent > members.LATE_RENEWALS * members.renew_seconds(member):
+    if lease.silent > witnesses.LATE_RENEWALS * witnesses.renew_seconds(member):
         return f"Lease not renewed for {lease.silent:.0f} s"
     return ""

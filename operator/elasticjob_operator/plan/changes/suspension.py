@@ -24,6 +24,7 @@ from elasticjob_operator.plan.pods.pods import charge_early_ends
 from elasticjob_operator.plan.rounds.rounds import charge_last_round
 from elasticjob_operator.plan.state.evidence import CAUSES, Evidence
 from elasticjob_operator.plan.state.model import DeletePod, Pod
+from elasticjob_operator.plan.state.outlook import Waiting
 from elasticjob_operator.plan.state.pass_state import Pass
 from elasticjob_operator.plan.state.status import RESUMED_MESSAGE
 
@@ -41,7 +42,7 @@ def drains(p: Pass) -> bool:
 
 
 def suspend(p: Pass) -> None:
-    """The round ends, and from now on no pod counts for its slot; this is done once."""
+    """End the round and free all slots; done once."""
     if p.status.is_true("Suspended"):
         return
     if p.round.phase == "Active":
@@ -59,8 +60,8 @@ def suspend(p: Pass) -> None:
     p.event("JobSuspended", f"{_SUSPENDED}; its pods are being deleted, its status is kept")
 
 
-def hold(p: Pass) -> None:
-    """Delete the pods of a suspended job, and say what is still there."""
+def hold(p: Pass) -> Waiting:
+    """Delete the pods of a suspended job; return what is still there."""
     pods = running(p)
     for pod in pods:
         if not pod.deleting:
@@ -70,8 +71,8 @@ def hold(p: Pass) -> None:
     p.set(participants=members if any(m.pod_uid in there for m in members) else (), replicas=0)
     p.set_round(members=0, world_size=None, leader_pod_name="")  # no pod trains, and people look here
     names = listed([pod.name for pod in pods])
-    p.reason = "Suspended"
-    p.waiting = f"waiting for {names} to end" if pods else "no pods until spec.suspend is false"
+    why = f"waiting for {names} to end" if pods else "no pods until spec.suspend is false"
+    return Waiting(why, reason="Suspended")
 
 
 def running(p: Pass) -> list[Pod]:
@@ -80,7 +81,7 @@ def running(p: Pass) -> list[Pod]:
 
 
 def sentence(p: Pass) -> str:
-    """What is left of a suspended job."""
+    """The pods that a suspended job still has, in words."""
     pods = len(running(p))
     if pods:
         return f"suspended; {counted(pods, 'pod')} {'is' if pods == 1 else 'are'} still terminating"
@@ -111,6 +112,6 @@ def resume(p: Pass) -> None:
 
 
 def _replace_all_pods(p: Pass) -> None:
-    """No pod of now counts for its slot any more, and what becomes of it is no evidence."""
+    """Free all slots; what happens to the present pods is no longer evidence."""
     p.set(attempts=tuple(attempt + 1 if attempt >= 0 else attempt for attempt in p.status.attempts))
     p.set_members(tuple(replace(m, state=MemberState.LOST, message=_SUSPENDED) for m in p.status.members()))

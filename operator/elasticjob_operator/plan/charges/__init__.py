@@ -1,1 +1,1 @@
-"""Which account pays for an end, and when the next try may begin."""
+"""Which account a failure is charged to, by which failure rule, and how long the next try waits."""

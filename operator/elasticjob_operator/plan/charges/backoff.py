@@ -1,22 +1,22 @@
 """Back-off: rounds and pods that make no progress are retried with growing pauses (I14).
 
-Rounds: one ends early if it has neither lasted a minute nor reached a step that no earlier round had reached.
-Between such rounds there are pauses of 1, 2, 4 ... 60 s. The first early end has no pause: one loss soon
-after a start is no series. A planned change neither counts nor pauses.
+Rounds: one ends early if it has neither lasted a minute nor reached a step that no earlier round had
+reached. Between such rounds there are pauses of 1, 2, 4 ... 60 s. The first early end has no pause: one
+loss soon after a start is no series. A planned change neither counts nor pauses.
 
 Pods of a slot: one ends early if it has not joined, or if its round has not lasted a minute (steps are the
-job's, and say nothing about one slot). The same holds if it is deleted before it joins, or is given up as a
-member, for example because it cannot reach the leader. Between such pods there are the same pauses; the first
-early end of a member has none.
+job's, and say nothing about one slot). The same holds if it is deleted before it joins, or is given up as
+a member, for example because it cannot reach the leader. Between such pods there are the same pauses; the
+first early end of a member has none.
 
-Newcomers: if the pods of a slot keep ending early as members, each of them stops all others, whatever ends
-them. So the next one is on probation before a round is ended for it, or formed with it although there are
-enough members without it. A member that is taken away from its first round counts, too, but causes no pause:
-its replacement is created at once. A member of the round before does not count: a drain takes each pod once.
-Nor does one that a suspension takes.
-A round is also not ended again at once for newcomers that were gone when the next one was formed, or after
-larger rounds that ended early. This covers newcomers without a slot, and pods that others create: for them
-the status counts how many rounds in a row have lost a newcomer. Everything that counts is in the status.
+Newcomers: if the pods of a slot keep ending early as members, each of them stops all others, no matter
+what ends them. So the next one is on probation before a round is ended for it, or formed with it although
+there are enough members without it. A member that is taken away from its first round counts, too, but
+causes no pause: its replacement is created at once. A member of the round before does not count: a drain
+takes each pod once. Nor does one that a suspension takes. A round is also not ended again at once for
+newcomers that were gone when the next one was formed, or after larger rounds that ended early. This covers
+newcomers without a slot, and pods that others create: for them the status counts how many rounds in a row
+have lost a newcomer. Everything that counts is in the status.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PROBATION_FACTOR = 10
 restart, and waiting costs one pod that stands by."""
 
 FORGET_AFTER = timedelta(hours=1)
-"""After this time without another early end a slot has no back-off."""
+"""A slot has no back-off after this time without another early end."""
 
 MAX_SLOT_BACKOFFS = 100
 """Slots listed, those that fail most. Where there are more, the others wait as long as half of these do."""
@@ -110,10 +110,12 @@ def record_early_pod_ends(p: Pass) -> None:
     _store(p, known)
 
 
-def record_lost_members(p: Pass) -> None:
-    """The same for members that live and were marked lost in this pass, of a round that was not healthy."""
+def record_lost_members(p: Pass) -> bool:
+    """Record members that live and were marked lost in this pass, of a round that was not healthy; return
+    whether there are any."""
     if p.job.spec.template is None:
-        return
+        return False
+    found = False
     known = {s.slot: s for s in p.status.slot_backoffs}
     for member in p.before.members():
         pod = p.pods_by_uid.get(member.pod_uid)
@@ -122,8 +124,9 @@ def record_lost_members(p: Pass) -> None:
         gone = pod.deleting or pod.ended or pod.exit is not None or pod_ends.node_problem(p, pod)
         if not gone and (pod.uid in p.status.lost_pod_uids or p.is_replaced(pod)):
             _add(p, known, pod.slot, pod.name, first_is_free=True, joined=True)
-            p.none_starting = False
+            found = True
     _store(p, known)
+    return found
 
 
 def attempts_ended_early(p: Pass, slot: int | None) -> int:
@@ -134,7 +137,7 @@ def attempts_ended_early(p: Pass, slot: int | None) -> int:
 
 
 def most_attempts_ended_early(p: Pass) -> int:
-    """The same of the slot with most."""
+    """How many pods have ended so in the slot with most of them."""
     return max((s.unjoined for s in p.status.slot_backoffs), default=0)
 
 
@@ -256,7 +259,7 @@ def growth_backoff_left(p: Pass) -> float:
 
 
 def larger_round_backoff_left(p: Pass) -> float:
-    """Seconds until the round may be ended to grow, when larger ones have ended early, whatever rounds were
+    """Seconds until the round may be ended to grow, when larger ones have ended early, also with other rounds
     between them: ten times 1, 2, 4 ... 60 s from the second on, until a larger one lives for a minute."""
     early = []
     for formed, before in pairwise(p.status.round_history[1:]):

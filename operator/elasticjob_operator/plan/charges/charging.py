@@ -9,6 +9,7 @@ from elasticjob.contract.names import JOB_LABEL
 from elasticjob.rounds.causes import Cause
 from elasticjob_operator.plan.charges import backoff, failure_rules
 from elasticjob_operator.plan.losses import error_text, excluded_nodes
+from elasticjob_operator.plan.state.accounts import Account, Charge
 from elasticjob_operator.plan.state.evidence import (
     ACCOUNTS,
     APPLICATION,
@@ -20,7 +21,7 @@ from elasticjob_operator.plan.state.evidence import (
 )
 from elasticjob_operator.plan.state.model import Limit, Pod, Rule, RuleAction
 from elasticjob_operator.plan.state.pass_state import Pass
-from elasticjob_operator.plan.state.status import Account, Charge, EarlyFailures, Failure
+from elasticjob_operator.plan.state.status import EarlyFailures, Failure
 from elasticjob_operator.plan.state.waits import JobWait
 from elasticjob_operator.plan.template.containers import training_container
 
@@ -57,21 +58,21 @@ def record_evidence(p: Pass, evidence: list[Evidence]) -> None:
 
     ``status.currentRound.end`` is the cause so far, with what the first rule that matches
     it makes of it. Nothing is charged yet: that is done when the next round is published, or when every
-    member is accounted for. From then on ``charge_revision`` judges what comes.
+    member is accounted for. From then on ``revision`` judges what comes.
     """
     if p.round.charged_time is not None:
         return
     for found in evidence:
         if not _explains_more(p, found, True):
-            continue  # whatever rules say: of a thousand reports nearly all are echoes
-        rule = failure_rules.match(p.job.spec.rules, found)
+            continue  # no rule can change that: of a thousand reports nearly all are echoes
+        rule = failure_rules.first_matching_rule(p.job.spec.rules, found)
         if not _explains_more(p, found, rule is not None):
             continue
         p.set_round(failure_offset_milliseconds=found.milliseconds, resumed=False)
         p.set_end(
             cause=found.cause,
             account=failure_rules.account(rule, found),
-            message=found.message + failure_rules.effect(rule),
+            message=found.message + failure_rules.describe_effect(rule),
             rule_name=rule.name if rule is not None else "",
             detect_milliseconds=found.detect_milliseconds,
         )
@@ -110,9 +111,12 @@ def charge_pod(p: Pass, evidence: Evidence) -> str:
     (``mark_charged``): its charge may leave the window, or the list. Beside a running round the charge is for
     people and for nodes to avoid: no limit may end training that such a pod has not touched. Between rounds
     an account is charged once for an attempt, however many slots it fails in: a limit says how often it is
-    tried again. Returns what is to be said of it, "" if that was said before."""
-    rule = failure_rules.match(p.job.spec.rules, evidence)
-    account, message = failure_rules.account(rule, evidence), evidence.message + failure_rules.effect(rule)
+    tried again. Returns the sentence on it, "" if it was sent before."""
+    rule = failure_rules.first_matching_rule(p.job.spec.rules, evidence)
+    account, message = (
+        failure_rules.account(rule, evidence),
+        evidence.message + failure_rules.describe_effect(rule),
+    )
     failure = failure_of(p, evidence, None)
     if not account:
         return message if p.waits.begins(JobWait.EARLY_END_TOLD, evidence.pod_uid) else ""
@@ -226,8 +230,8 @@ def renumber(p: Pass, number: int) -> None:
 def detection(p: Pass) -> int | None:
     """Milliseconds from the root failure until the round was broken.
 
-    The first worker that ended, be it an echo, tells when: so long after the round's barrier, which the
-    operator knows as the moment when it was established. Else what the witness of the end says itself.
+    The failure is dated by the first worker that ended, even if that is an echo: an offset from the round's
+    barrier, when the round was established. Without such a report, the witness of the end says it.
     """
     r = p.round
     why = r.next_cause

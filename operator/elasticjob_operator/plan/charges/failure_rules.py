@@ -1,4 +1,4 @@
-"""Failure rules: the first rule that matches the root failure decides what happens.
+"""Failure rules (``spec.failurePolicy.rules``): the first one that matches the root failure decides.
 
 The criteria use only what is known for certain: an unknown exit code matches no rule, and an invalid pattern
 matches nothing. Patterns are RE2's, so that a search takes time in proportion to the length of the text.
@@ -20,7 +20,7 @@ EXIT_CODE_CAUSES = frozenset({Cause.WORKER_FAILED, Cause.POD_FAILED, Cause.POD_L
 """Causes whose exit code is how a worker or the training container ended by itself."""
 
 
-def match(rules: Iterable[Rule], evidence: Evidence) -> Rule | None:
+def first_matching_rule(rules: Iterable[Rule], evidence: Evidence) -> Rule | None:
     """The first rule that this failure matches. A planned change is no failure."""
     if evidence.account == SCALING:
         return None
@@ -28,7 +28,7 @@ def match(rules: Iterable[Rule], evidence: Evidence) -> Rule | None:
 
 
 def by_name(rules: Iterable[Rule], name: str) -> Rule | None:
-    """The rule of this name, None if there is none (any more)."""
+    """The rule of this name, None if it is not there (any more)."""
     return next((rule for rule in rules if name and rule.name == name), None)
 
 
@@ -41,7 +41,7 @@ def account(rule: Rule | None, evidence: Evidence) -> str:
     return evidence.account
 
 
-def effect(rule: Rule | None) -> str:
+def describe_effect(rule: Rule | None) -> str:
     """What the rule does, to be appended to the sentence on the failure."""
     if rule is None:
         return ""
@@ -50,7 +50,7 @@ def effect(rule: Rule | None) -> str:
 
 
 def problems(rules: Iterable[Rule]) -> tuple[str, ...]:
-    """A sentence for each pattern that is none."""
+    """One message for each invalid pattern."""
     found = []
     for rule in rules:
         problem = _compiled(rule.on_error_pattern)[1]
@@ -78,7 +78,7 @@ def _matches(rule: Rule, evidence: Evidence) -> bool:
 
 @lru_cache(maxsize=512)
 def _compiled(pattern: str) -> tuple[Any, str]:
-    """The pattern, or None and what is wrong with it."""
+    """The compiled pattern, or None and the error."""
     if not pattern:
         return None, ""
     options = re2.Options()
@@ -93,5 +93,5 @@ def _compiled(pattern: str) -> tuple[Any, str]:
 
 
 def _clean(text: str) -> str:
-    """Without half characters, which JSON can carry and UTF-8 can't."""
+    """The text without lone surrogates, which JSON can carry and UTF-8 can't."""
     return text.encode("utf-8", "replace").decode()

@@ -21,17 +21,12 @@ from elasticjob.rounds.causes import Cause, better
 from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan.charges import failure_rules
 from elasticjob_operator.plan.charges.charging import cut, enforce, failure_of, mark_charged
-from elasticjob_operator.plan.losses import excluded_nodes, members, pod_ends
+from elasticjob_operator.plan.losses import excluded_nodes, failure_reports, pod_ends
+from elasticjob_operator.plan.state.accounts import Account, Charge
 from elasticjob_operator.plan.state.evidence import NEVER_CHARGED, Evidence, explains_more
 from elasticjob_operator.plan.state.model import Rule
 from elasticjob_operator.plan.state.pass_state import Pass
-from elasticjob_operator.plan.state.status import (
-    Account,
-    Charge,
-    Failure,
-    RoundEnd,
-    UnaccountedMember,
-)
+from elasticjob_operator.plan.state.status import Failure, RoundEnd, UnaccountedMember
 
 REVISION_WINDOW_SECONDS = 120
 """How long after a charge better evidence revises it, by wall time: members are found silent after 10 s, and
@@ -61,7 +56,7 @@ def revise(p: Pass, evidence: Sequence[Evidence] = ()) -> None:
     if _came_back(p, failure):
         of_root = []
     for found in (*of_root, *_later_evidence(p, failure, charge)):
-        rule = failure_rules.match(p.job.spec.rules, found)
+        rule = failure_rules.first_matching_rule(p.job.spec.rules, found)
         worse = _report_of(p, failure)
         if explains_more(found.cause, rule is not None, found.milliseconds, charge.cause, False, worse):
             _revise_charge(p, account, charge, found, rule)
@@ -86,7 +81,7 @@ def _revise_unaccounted(p: Pass) -> None:
                 account,
                 charge,
                 evidence,
-                failure_rules.match(p.job.spec.rules, evidence),
+                failure_rules.first_matching_rule(p.job.spec.rules, evidence),
                 pod=entry.pod_name,
             )
     if len(pending) != len(p.round.unaccounted_members):
@@ -146,7 +141,7 @@ def _came_back(p: Pass, failure: Failure) -> bool:
 
 
 def _what_became_of(p: Pass, entry: UnaccountedMember) -> Evidence | None:
-    """That a member which was not waited for is lost, and had been when its peers' workers failed."""
+    """Evidence that a member that was not waited for is lost, and was when its peers' workers failed."""
     pod = p.pods_by_uid.get(entry.pod_uid)
     who = f"{entry.pod_name} (group rank {entry.group_rank})"
     away = Evidence(
@@ -167,7 +162,7 @@ def _what_became_of(p: Pass, entry: UnaccountedMember) -> Evidence | None:
 
 
 def _later_evidence(p: Pass, failure: Failure, charge: Charge) -> list[Evidence]:
-    """What is known by now of the root failure."""
+    """The evidence on the root failure that has come since."""
     found = []
     pod = p.pods_by_uid.get(failure.pod_uid)
     who = (
@@ -181,7 +176,7 @@ def _later_evidence(p: Pass, failure: Failure, charge: Charge) -> list[Evidence]
         age = (p.now.wall - charge.time).total_seconds()
         ended_last = pod.restarts == failure.container_restarts + 1
         if charge.cause == Cause.POD_RESTARTED and ended_last and age <= RESTART_SECONDS:
-            found.append(members.killed_for_memory(pod, who, failure.group_rank))
+            found.append(failure_reports.killed_for_memory(pod, who, failure.group_rank))
     if charge.cause == Cause.WORKER_FAILED and failure.round is not None:
         found.append(_earlier_failure(p, failure, failure.round))
     return [evidence for evidence in found if evidence is not None]
@@ -221,14 +216,17 @@ def _earlier_failure(p: Pass, failure: Failure, number: int) -> Evidence | None:
         if report.offset_milliseconds < charged and (
             first is None or report.offset_milliseconds < (first.milliseconds or 0)
         ):
-            first = members.worker_failure(report, pod.name, report.group_rank, pod.uid, pod.node)
+            first = failure_reports.worker_failure(report, pod.name, report.group_rank, pod.uid, pod.node)
     return first
 
 
 def _revise_charge(
     p: Pass, account: Account, charge: Charge, evidence: Evidence, rule: Rule | None, pod: str = ""
 ) -> None:
-    to, message = failure_rules.account(rule, evidence), evidence.message + failure_rules.effect(rule)
+    to, message = (
+        failure_rules.account(rule, evidence),
+        evidence.message + failure_rules.describe_effect(rule),
+    )
     moved = replace(
         charge,
         cause=evidence.cause,
@@ -265,9 +263,9 @@ def _corrected(account: str, charge: Charge, to: str, cause: str) -> str:
 
 
 def _rewrite_history(p: Pass, charge: Charge, evidence: Evidence, rule: Rule | None) -> None:
-    """Say the same in the history, and in the round itself."""
+    """Correct the cause in the history and in the round itself."""
     number, r, history = charge.round or 0, p.round, p.status.round_history
-    to, text = failure_rules.account(rule, evidence), evidence.message + failure_rules.effect(rule)
+    to, text = failure_rules.account(rule, evidence), evidence.message + failure_rules.describe_effect(rule)
     changes: dict[str, Any] = {"cause": evidence.cause, "account": to, "message": text}
     changes["rule_name"] = rule.name if rule is not None else ""
     over = next((entry for entry in history if entry.number == number), None)

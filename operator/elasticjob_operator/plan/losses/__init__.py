@@ -1,1 +1,1 @@
-"""Who is lost, why, and which nodes are avoided for it."""
+"""Which members are lost and why, and which nodes new pods avoid; ``kernel`` runs the round kernel."""

@@ -1,5 +1,5 @@
-"""What workers say of their failures: without what torch adds to each of its errors, and what to do where a
-failure rule looks for an error text and there is none."""
+"""The error texts of failed workers: without torch's standard advice, and an Event where a failure rule looks
+for a text and the failure has none."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CHATTER = re.compile(
     r"|This may indicate a possible application crash on rank"
     r"|Check the logs of the remote worker)\b.*"
 )
-"""What torch puts behind errors of connections, by its own sentences: advice that is the same for all."""
+"""The advice that torch appends to each error of a connection."""
 
 
 def without_chatter(text: str) -> str:

@@ -1,7 +1,7 @@
 """Nodes that new pods avoid, because they have failed this job: ``status.excludedNodes``.
 
 A node has failed when a restart was charged to infrastructure and its root failure was on that node, unless
-somebody had told a process there to end. A round that has just ended counts before it is charged, so that the
+a process there had been asked to end. A round that has just ended counts before it is charged, so that the
 replacement goes elsewhere at once. Pods that run on an excluded node are left alone.
 
 An exclusion never keeps a job from training: it is not made if the template allows no other node. If fewer
@@ -91,8 +91,8 @@ def excluded(p: Pass) -> tuple[str, ...]:
 
 
 def keep_nodes(p: Pass) -> None:
-    """Bring the list up to date with what was charged, drop what is over, lift what is in the way, and let
-    pods that wait because of an exclusion that is over be made again. Before pods are made."""
+    """Bring the list up to date with what was charged, drop what has expired, lift what is in the way, and
+    replace pods that wait because of an exclusion that has ended. Called before pods are made."""
     if p.job.spec.template is None:
         if p.status.excluded_nodes:
             p.set(excluded_nodes=())
@@ -154,7 +154,7 @@ def _exclude_failing_nodes(p: Pass) -> None:
 
 
 def _failures(p: Pass, status: JobStatus) -> dict[tuple[int | None, str], str]:
-    """By round or pod, the node of each infrastructure failure within the window."""
+    """The node of each infrastructure failure within the window, by round and pod."""
     since = p.now.wall - WINDOW
     found = {
         (charge.round, charge.pod_name): charge.node_name

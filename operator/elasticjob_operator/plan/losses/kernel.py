@@ -1,5 +1,11 @@
-"""Runs the round kernel on a job's round: makes a ``RoundView`` of status, pods and Leases, and takes its
-result into status and evidence.
+"""Runs the round kernel on a job's round. Only here the planner's terms become the kernel's, and back.
+
+| here | in the kernel |
+|---|---|
+| ``JobStatus.current_round`` | ``RoundState`` |
+| ``ParticipantStatus`` (Completed: Succeeded) | ``Member`` |
+| pods and Leases of a pass | ``RoundView``, which asks for what was ``Heard`` |
+| ``Evidence`` | ``Finding`` |
 """
 
 from __future__ import annotations
@@ -9,18 +15,18 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
-from elasticjob.rounds.state import Finding, Heard, Member, RoundState, RoundView
+from elasticjob.rounds.state import Finding, Heard, Member, MemberState, RoundState, RoundView
 from elasticjob_operator.plan.losses import excluded_nodes
 from elasticjob_operator.plan.state.evidence import Evidence
 from elasticjob_operator.plan.state.pass_state import Pass
-from elasticjob_operator.plan.state.status import JobStatus, ParticipantStatus
+from elasticjob_operator.plan.state.status import ParticipantStatus
 
 
 @contextmanager
-def look(p: Pass) -> Iterator[RoundView]:
-    """A look at the round of this pass. What the kernel makes of it is in the status afterwards."""
-    before = round_state(p.status)
-    one = RoundView(
+def round_view(p: Pass) -> Iterator[RoundView]:
+    """The round of this pass, for the kernel. What that decides is in the status afterwards."""
+    before = round_state(p)
+    view = RoundView(
         state=before,
         limits=p.job.spec.limits,
         waits=p.waits,
@@ -29,19 +35,19 @@ def look(p: Pass) -> Iterator[RoundView]:
         readable=p.record_is_current,
         present=p.pods_by_name,
     )
-    yield one
-    _take_over(p, before, one)
+    yield view
+    _take_over(p, before, view)
 
 
-def round_state(status: JobStatus) -> RoundState:
-    """The status's round, as the kernel knows it."""
-    r = status.current_round
+def round_state(p: Pass) -> RoundState:
+    """The round in the status, as the kernel knows it."""
+    r, entries = p.round, p.status.members()
     broken = r.phase == "Broken"
     return RoundState(
         number=r.number,
         phase=r.phase,
         nonce=r.nonce,
-        members=status.kernel_members,
+        members=p.once("round members", lambda: round_members(entries), entries),
         cause=r.next_cause.cause if broken else "",
         start=r.start_time,
         established=r.established_time,
@@ -54,7 +60,19 @@ def round_state(status: JobStatus) -> RoundState:
     )
 
 
-def evidence(findings: Iterable[Finding]) -> list[Evidence]:
+def round_members(entries: Iterable[ParticipantStatus]) -> tuple[Member, ...]:
+    """Members, as the kernel knows them. It knows nothing of containers: a Completed member has succeeded."""
+    return tuple(
+        Member(m.id, m.pod_name, m.pod_uid, m.group_rank or 0, _state(m), m.message, m.node_name)
+        for m in entries
+    )
+
+
+def _state(member: ParticipantStatus) -> str:
+    return MemberState.SUCCEEDED.value if member.completed else member.state
+
+
+def as_evidence(findings: Iterable[Finding]) -> list[Evidence]:
     """The kernel's findings, as evidence on pods."""
     return [
         Evidence(
@@ -83,12 +101,12 @@ def _taken_over(entry: ParticipantStatus, before: Member, after: Member) -> Part
     return replace(entry, state=state, message=after.message)
 
 
-def _take_over(p: Pass, before: RoundState, one: RoundView) -> None:
-    after = one.state
-    for place, why in one.avoid:
+def _take_over(p: Pass, before: RoundState, view: RoundView) -> None:
+    after = view.state
+    for place, why in view.avoid:
         excluded_nodes.exclude(p, place, why)
-    p.judged_unheard |= one.judged_unheard
-    p.judged_silent |= one.judged_silent
+    p.judged_unheard |= view.judged_unheard
+    p.judged_silent |= view.judged_silent
     if after is before:
         return
     if after.members is not before.members:

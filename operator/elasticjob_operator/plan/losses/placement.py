@@ -20,7 +20,7 @@ def nodes_left(template: Mapping[str, Any] | None, avoided: Iterable[str]) -> fr
 
 
 def _named(spec: Mapping[str, Any]) -> frozenset[str] | None:
-    """By its name, by the selector, or in every alternative of the affinity."""
+    """The nodes named by ``nodeName``, by the selector, or in every alternative of the affinity."""
     if spec.get("nodeName"):
         return frozenset({str(spec["nodeName"])})
     selected = _mapping(spec.get("nodeSelector")).get(HOSTNAME_LABEL)

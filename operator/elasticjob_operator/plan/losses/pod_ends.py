@@ -1,7 +1,7 @@
 """What the end or the deletion of a pod means: what ended it, and what Kubernetes says about it.
 
 Several parties report one end, in any order: the deletionTimestamp, the condition DisruptionTarget, the exit
-codes of the containers (137 and 143 mean a signal, and torchrun ends with 1 when it is told to stop), the
+codes of the containers (137 and 143 mean a signal, and torchrun ends with 1 when it is asked to stop), the
 kubelet's reason, the state of the node. The sign that names what ended the pod explains most, whenever it
 arrives.
 """
@@ -22,7 +22,7 @@ from elasticjob_operator.plan.template.containers import HANDLER_CONTAINER, memo
 SIGNALS = {1: "SIGHUP", 2: "SIGINT", 6: "SIGABRT", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
 
 ENDING_SIGNALS = frozenset({1, 2, 15})
-"""By which processes are asked to end."""
+"""Signals that ask a process to end."""
 
 DISRUPTIONS = {
     "PreemptionByScheduler": Cause.PREEMPTED,
@@ -43,12 +43,12 @@ KUBELET_REASONS = {
     "NodeLost": Cause.NODE_LOST,
     "DeadlineExceeded": Cause.POD_FAILED,
 }
-"""``status.reason`` of a pod that the kubelet has ended, in the words of all its versions: for want of
+"""``status.reason`` of a pod that the kubelet has ended, in the words of all its versions: too little
 memory or disk, because the machine is shut down (a spot node), for a critical pod, or because the template's
 own activeDeadlineSeconds are over."""
 
 DELETED = "was deleted (not by the operator; the API server's audit log names the user)"
-"""Of a pod that counted for its slot: the operator deletes none of these."""
+"""Said of a pod that counted for its slot: the operator deletes no such pod."""
 
 HANDLER_IS_BROKEN = "; the operator adds this container: check handler.image of its chart"
 
@@ -63,7 +63,7 @@ is decided of it may be the end of the job."""
 EXPLAINED_BY_THE_NODE = frozenset(
     ESTABLISHING | {Cause.POD_LOST, Cause.UNREACHABLE, Cause.DID_NOT_REJOIN, Cause.MEMBER_LEFT}
 )
-"""Causes that a node's loss explains when it shows afterwards. A pod that was deleted before is none."""
+"""Causes that a node's loss explains when it shows afterwards; not a deletion that came before."""
 
 
 def disruption_of(p: Pass, pod: Pod, who: str, group_rank: int | None = None) -> Evidence | None:
@@ -121,8 +121,8 @@ def ended_well(p: Pass, pod: Pod) -> bool:
 
 
 def explanation_left(p: Pass, pod: Pod) -> float:
-    """For how many seconds an explanation is still waited for of this pod, which has ended with 0 and never
-    joined; 0 if it has ended in another way, or is explained, or no explanation came."""
+    """Seconds that an explanation is still waited for, of a pod that has ended with 0 and never joined; 0 if
+    it has ended in another way, or is explained, or no explanation came."""
     if not pod.exited_well or p.participant(pod) is not None:
         return 0.0
     if p.job.spec.template is None or disruption_of(p, pod, pod.name) is not None or node_problem(p, pod):
@@ -160,7 +160,7 @@ def node_lost(p: Pass, pod: Pod, who: str, group_rank: int | None = None) -> Evi
 
 
 def node_problem(p: Pass, pod: Pod) -> str:
-    """What is wrong with the pod's node, in words; empty if nothing is."""
+    """The problem of the pod's node, in words; "" if it is well."""
     if pod.node_gone:
         return "is gone" if p.on_dead_node(pod) else ""
     if pod.out_of_service and not pod.node_ready:
@@ -202,7 +202,7 @@ def describe_exit(end: Exit, limit: str = "") -> str:
 
 
 def by_request(code: int | None) -> bool:
-    """Whether a process with this exit code was told to end: no fault of its node's."""
+    """Whether a process with this exit code was asked to end: no fault of its node's."""
     return code is not None and code - 128 in ENDING_SIGNALS
 
 

@@ -1,7 +1,7 @@
-"""Members that live and cannot write their Leases: what others pass on for them, and what people are told.
+"""Members that live and cannot write their Leases: what others pass on for them, and what people read.
 
 What such a member would report is not known: a worker's end, steps, its success. So it is not taken for one
-that trains well. It tells what it can by the round's store (the handler's ``relay``).
+that trains well. It passes on what it can through the round's store (the handler's ``relay``).
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ _MOST_REASONS = 3
 
 def cut_off(p: Pass) -> Mapping[int, CutOff]:
     """The members of this round that cannot write, as others say, by rank."""
-    if p.cut_off is None or p.cut_off[0] != p.round.nonce:
-        p.cut_off = p.round.nonce, _cut_off(p)
-    return p.cut_off[1]
+    return p.once("cut off", lambda: _cut_off(p), p.round.nonce)
 
 
 def says_left(p: Pass, group_rank: int | None) -> bool:
@@ -45,7 +43,7 @@ def failure(p: Pass, member: ParticipantStatus) -> FailureReport | None:
 
 
 def explained(p: Pass, one: Expected) -> Expected:
-    """A member on its way, with the reason why it cannot announce itself, if others have told that."""
+    """A member on its way, with the reason why it cannot announce itself, if others have passed that on."""
     word = cut_off(p).get(one.last_group_rank) if one.last_group_rank is not None else None
     return one if word is None else replace(one, why=f"cannot write its Lease: {word.why}")
 
@@ -57,8 +55,8 @@ def in_doubt(p: Pass) -> bool:
 
 
 def sentence(p: Pass) -> str:
-    """That members of the running round are not heard, and why, as far as that is known. To stand behind
-    another clause; "" where all are."""
+    """A clause on members of the running round that are not heard, and why, as far as that is known; ""
+    where all are."""
     words = cut_off(p)
     names = {m.group_rank: m.pod_name for m in p.status.members()}
     reasons: dict[str, list[str]] = {}
@@ -99,7 +97,7 @@ def _cut_off(p: Pass) -> dict[int, CutOff]:
 
 
 def _leader_is_silent(p: Pass) -> bool:
-    """Whether the leader of an established round lives, as far as its pod tells, and does not renew its
+    """Whether the leader of an established round lives, as far as its pod shows, and does not renew its
     Lease: it may be cut off from the API server, or its token refused."""
     silent = _leader_silence(p)
     if silent is None:
@@ -118,7 +116,7 @@ def _leader_silence(p: Pass) -> float | None:
 
 
 def _account(p: Pass) -> str:
-    """That pods of the round are older than the job's service account: it was deleted, and made again."""
+    """A clause on pods that are older than the job's service account, which was deleted and made again."""
     made, silent = p.observed.account_made, _leader_silence(p)
     if made is None or silent is None:
         return ""

@@ -1,1 +1,1 @@
-"""Which pods there are to be."""
+"""Which pods are created, replaced and deleted; which of them are ignored."""

@@ -33,9 +33,10 @@ def describe(p: Pass) -> None:
         p.set(ignored_pods=())
         return
     members = {m.id: m for m in p.status.members()}
+    duplicates = p.duplicate_ids()
     found = {}
     for pod in p.observed.pods:
-        why = _why(p, pod, members)
+        why = _why(p, pod, members, duplicates)
         if why:
             found[pod.name] = one_line(why, MAX_MESSAGE)
     before = {entry.pod_name: entry for entry in p.status.ignored_pods}
@@ -62,7 +63,7 @@ def report(p: Pass) -> None:
 
 
 def sentence(p: Pass) -> str:
-    """For the condition; empty if no pod is ignored."""
+    """A sentence for the condition; "" if no pod is ignored."""
     if not p.status.ignored_pods:
         return ""
     names = listed([entry.pod_name for entry in p.status.ignored_pods])
@@ -70,7 +71,7 @@ def sentence(p: Pass) -> str:
     return f"{names} {are} ignored: {p.status.ignored_pods[0].message}"
 
 
-def _why(p: Pass, pod: Pod, members: Mapping[str, ParticipantStatus]) -> str:
+def _why(p: Pass, pod: Pod, members: Mapping[str, ParticipantStatus], duplicates: Mapping[str, str]) -> str:
     lease = p.participant(pod)
     if pod.ended or pod.deleting:
         return ""
@@ -86,15 +87,14 @@ def _why(p: Pass, pod: Pod, members: Mapping[str, ParticipantStatus]) -> str:
         return lease.problem
     if record.state not in _STATES:
         return f"participant record: this operator does not know the state {record.state}"
-    other, member = p.duplicate_ids.get(pod.name), members.get(record.id)
+    other, member = duplicates.get(pod.name), members.get(record.id)
     if member is not None and member.pod_uid != pod.uid:
         other = member.pod_name
     return f"participant record: the id {record.id} is already used by {other}" if other else ""
 
 
 def _left_behind(p: Pass, pod: Pod) -> str:
-    """Of a pod whose name is the operator's, and whose job is another, or none: it trains for one that is
-    gone."""
+    """Why a pod with a name of ours and another job, or none, is ignored: it trains for one that is gone."""
     if p.waits.left(JobWait.LEFT_BEHIND, pod.uid, LEFT_BEHIND_SECONDS) > 0:
         return ""
     return (

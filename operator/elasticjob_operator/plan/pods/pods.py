@@ -40,8 +40,8 @@ LINGER_SECONDS = 30.0
 MAX_EARLY_END_EVENTS = 3
 """How many Events on early ends one pass sends; each is about all pods that ended alike."""
 SIDECAR_LINGER_SECONDS = 5.0
-"""How long a pod whose training container has ended in vain is left to the other containers in it: the pod
-that replaces it may need what it holds. They get their grace period besides."""
+"""How long sidecars may run after the training container has failed: the pod that replaces theirs may need
+what it holds. They get their grace period in addition."""
 
 
 def keep_pods(p: Pass) -> None:
@@ -95,8 +95,8 @@ def _label_standbys(p: Pass, live: list[Pod]) -> None:
 
 
 def _set_member_gates(p: Pass, live: list[Pod]) -> None:
-    """Of the pods that ask for it: those are ready that are members of a round which has met, until another
-    round is formed without them. So a disruption budget counts neither standbys nor pods that have not
+    """Of the pods with the gate, the members of a round that has met are ready, until another round is formed
+    without them. So a disruption budget counts neither standbys nor pods that have not
     joined, and no other pod may be evicted before a replacement trains."""
     met = p.round.established_time is not None
     going = {action.uid for action in p.actions if isinstance(action, DeletePod)}
@@ -109,8 +109,8 @@ def _set_member_gates(p: Pass, live: list[Pod]) -> None:
 
 
 def clean_up(p: Pass) -> None:
-    """After the end of the job pods end by themselves. What then becomes of them, and of one that does not
-    end, is for ``cleanPodPolicy``; by default the former are kept and the latter deleted."""
+    """Pods end by themselves after the end of the job. ``cleanPodPolicy`` says whether they are deleted then,
+    and those that do not end; by default the former are kept and the latter deleted."""
     _count(p, sum(p.alive(pod) for pod in p.observed.pods))
     policy = p.job.spec.clean_pod_policy
     if p.job.spec.template is None or policy == CleanPodPolicy.NONE.value:
@@ -165,9 +165,9 @@ def is_recorded(p: Pass, action: Action) -> bool:
 
 
 def charge_early_ends(p: Pass) -> None:
-    """A pod that ended while it was no member hurt no other pod, but that must not go on for ever.
+    """A pod that ended while it was no member hurt no other pod, but that must not go on without a limit.
 
-    The end of a member that was not waited for belongs to its round (``charge_revision``).
+    The end of a member that was not waited for belongs to its round (``revision``).
     """
     if p.job.spec.template is None:
         return
@@ -303,7 +303,7 @@ def _create_missing(p: Pass) -> None:
 
 
 def _known(p: Pass) -> set[str]:
-    """The pods that are known to have existed. If that of a slot's newest attempt is none of them, an
+    """The pods that are known to have existed. If that of a slot's newest attempt is not among them, an
     operator died before it made it."""
     known = {entry.pod_name for entry in p.status.participants}.union(p.pods_by_name)
     known.update(backed_off.pod_name for backed_off in p.status.slot_backoffs)
@@ -348,7 +348,7 @@ def _delete_held_by_sidecars(p: Pass) -> None:
 
 
 def _delete_old_attempts(p: Pass) -> None:
-    """Of each slot's ended pods the newest is kept, so that its log can be read."""
+    """Keep only the newest of each slot's ended pods, so that its log can be read."""
     newest: dict[int, Pod] = {}
     for pod in sorted(p.observed.pods, key=lambda pod: pod.attempt):
         if not pod.of_this_job or pod.slot is None or not pod.ended or pod.deleting:

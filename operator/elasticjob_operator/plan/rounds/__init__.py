@@ -1,1 +1,1 @@
-"""A round begins, runs and ends."""
+"""How a round forms, runs, makes progress and ends; when the next one is safe (``fencing``)."""

@@ -12,35 +12,47 @@ that every member was silent for so long.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from elasticjob.contract.text import node_words
-from elasticjob.rounds.candidates import Defer, listed
+from elasticjob.rounds.candidates import listed
 from elasticjob_operator.plan.losses import members, pod_ends
+from elasticjob_operator.plan.state.outlook import Waiting
 from elasticjob_operator.plan.state.pass_state import Pass
 from elasticjob_operator.plan.state.waits import JobWait
 
 REASON = "WaitingForFencing"
-"""Of the condition Training, and of the Event when the wait begins."""
+"""The reason of the condition Training, and of the Event when the wait begins."""
 
 MAX_NAMED = 8
 """Members that the sentence names."""
 
 
-def hold(p: Pass) -> Defer | None:
-    """Why the next round may not be published yet; None if it may."""
+@dataclass(frozen=True)
+class Fence:
+    """Whether the next round may begin, as far as the one before is concerned."""
+
+    waiting: Waiting | None = None
+    """Why it may not begin yet."""
+    safe: str = ""
+    """It begins without proof that the one before has stopped, and why that is safe."""
+    unsafe: str = ""
+    """It begins without such a proof, although that is not known to be safe."""
+
+
+def fence(p: Pass) -> Fence:
+    """Whether the next round may be published now."""
     if members.fencing_satisfied(p):
-        return None
+        return Fence()
     if p.round.fenced and not p.job.spec.fencing_needs_proof:
-        p.fenced = (
-            f"nothing proves that round {p.round.number} has stopped, but all its workers use "
+        return Fence(
+            safe=f"nothing proves that round {p.round.number} has stopped, but all its workers use "
             "elasticjob.checkpoint, which accepts nothing from them once the next round has begun"
         )
-        return None
     seconds = p.job.spec.fencing_after
     left = _left(p, seconds) if seconds is not None else None
     if left == 0:
-        p.unfenced = f"nothing proves that round {p.round.number} has stopped (failurePolicy.fencing)"
-        return None
-    p.reason = REASON
+        return Fence(unsafe=f"nothing proves that round {p.round.number} has stopped (failurePolicy.fencing)")
     text = f"{_why(p)}. It goes on as soon as one of them is known to have stopped, or comes back"
     if left is not None:
         text += f", or after {left:.0f} s without a sign of life from any of them (failurePolicy.fencing)"
@@ -48,7 +60,7 @@ def hold(p: Pass) -> Defer | None:
     before = p.before.condition("Training")
     if before is None or before.reason != REASON:
         p.event("WaitingForFencing", text, warning=True)
-    return Defer(left, text)
+    return Fence(Waiting(text, reason=REASON))
 
 
 def note(p: Pass) -> None:
@@ -71,23 +83,23 @@ def _why(p: Pass) -> str:
     return f"training waits: no member {who} is known to have stopped, and two rounds must not train at once"
 
 
-def tell(p: Pass, number: int) -> str:
+def report(p: Pass, fence: Fence, number: int) -> str:
     """Say of the round that is published now that nothing proves the end of the one before, if so."""
-    if p.fenced:
-        p.event("RoundFenced", f"round {number} begins at once: {p.fenced}")
-        return f"; {p.fenced}"
-    if not p.unfenced:
+    if fence.safe:
+        p.event("RoundFenced", f"round {number} begins at once: {fence.safe}")
+        return f"; {fence.safe}"
+    if not fence.unsafe:
         return ""
     silent = {m.pod_name for m in p.status.members()}
     p.judged_silent |= silent
     p.judged_unheard |= silent
     p.event(
         "RoundNotFenced",
-        f"round {number} begins although {p.unfenced}; make sure that only this round's pods write "
+        f"round {number} begins although {fence.unsafe}; make sure that only this round's pods write "
         "checkpoints, and look whether the machines of the round before are off",
         warning=True,
     )
-    return f"; {p.unfenced}"
+    return f"; {fence.unsafe}"
 
 
 def _left(p: Pass, seconds: int) -> float:

@@ -211,7 +211,7 @@ def _add_lost_time(progress: Progress, cause: str, milliseconds: int) -> Progres
 
 
 def _later(time: datetime, milliseconds: int, now: datetime) -> datetime:
-    """That long after that time; what is reported can't lie in the future."""
+    """The moment so long after that time, but not in the future."""
     return max(time, min(time + timedelta(milliseconds=milliseconds), now))
 
 

@@ -10,7 +10,7 @@ from elasticjob.contract.participant_record import AnnouncedState, endpoint_at
 from elasticjob.contract.round_record import INLINE_MEMBERS as INLINE_MEMBERS
 from elasticjob.contract.round_record import MemberList, Phase, RoundRecord
 from elasticjob.contract.text import counted, node_words
-from elasticjob.rounds.candidates import Candidate, Defer, Expected, FormRound, listed, reasons
+from elasticjob.rounds.candidates import Candidate, Defer, Expected, listed, reasons
 from elasticjob.rounds.causes import ESTABLISHING, PLANNED, Cause
 from elasticjob.rounds.establishment import continues_series, take_established
 from elasticjob.rounds.formation import ended, expect_members, last_call, published
@@ -25,12 +25,11 @@ from elasticjob_operator.plan.charges.charging import (
     renumber,
     root,
 )
-from elasticjob_operator.plan.losses import members, unheard
-from elasticjob_operator.plan.losses.kernel import evidence as of_findings
-from elasticjob_operator.plan.losses.kernel import look, round_state
+from elasticjob_operator.plan.losses import kernel, members, unheard
 from elasticjob_operator.plan.rounds import fencing, progress
 from elasticjob_operator.plan.state.evidence import NEVER_CHARGED, SCALING, Evidence
 from elasticjob_operator.plan.state.model import Pod
+from elasticjob_operator.plan.state.outlook import Waiting
 from elasticjob_operator.plan.state.pass_state import Pass
 from elasticjob_operator.plan.state.status import (
     MAX_NEWCOMERS,
@@ -39,7 +38,6 @@ from elasticjob_operator.plan.state.status import (
     RoundEnd,
     RoundHistory,
     RoundStatus,
-    kernel_members,
 )
 from elasticjob_operator.plan.state.waits import JobWait
 
@@ -53,12 +51,14 @@ RENEW_CHANGE_SECONDS = 30.0
 """How long another interval of renewals waits for a write of the round Lease that is due anyway."""
 
 
-def projection(p: Pass) -> RoundRecord:
+def projection(p: Pass, waiting: str = "", replacing: bool = False) -> RoundRecord:
     """The round Lease's record: a pure function of the status (and the timeouts in the spec), but for what
-    may change without a new phase."""
+    may change without a new phase. ``waiting``: what the next round waits for. ``replacing``: the preStop
+    hooks of members that leave have to keep waiting; those of a round that drains do, too."""
     r = p.round
     why = r.drain or (r if r.phase == Phase.ACTIVE.value else r.next_cause)
     ids = tuple(m.id for m in p.status.members())
+    replacing = replacing and r.published_phase == Phase.ACTIVE.value
     return RoundRecord(
         job_uid=p.job.uid,
         number=r.number,
@@ -70,10 +70,10 @@ def projection(p: Pass) -> RoundRecord:
         leader_endpoint=r.leader_endpoint,
         cause=why.cause,
         message=why.message,
-        waiting_message=p.waiting,
-        replacing=_replaces(p),
+        waiting_message=waiting,
+        replacing=replacing,
         outcome=p.status.terminal_state,
-        wait_renew_period_seconds=_wait_renew(p),
+        wait_renew_period_seconds=_wait_renew(p, waiting, replacing),
         limits=p.job.spec.limits,
         out_of_memory=any(
             h.end is not None and h.end.cause == Cause.OUT_OF_MEMORY for h in p.status.round_history
@@ -81,12 +81,7 @@ def projection(p: Pass) -> RoundRecord:
     )
 
 
-def _replaces(p: Pass) -> bool:
-    """Whether the record has to keep the preStop hooks of members that leave waiting. A drain does, too."""
-    return p.replacing and p.round.published_phase == Phase.ACTIVE.value
-
-
-def _wait_renew(p: Pass) -> int:
+def _wait_renew(p: Pass, waiting: str, replacing: bool) -> int:
     """The interval of renewals that the record should have. It follows from all jobs together, so that it
     may change for all at once: it goes with the next write, and has one of its own only where a pod
     waits, and not at once."""
@@ -94,7 +89,7 @@ def _wait_renew(p: Pass) -> int:
     if record is None or wanted == record.wait_renew_period_seconds:
         return wanted
     said = (record.number, record.phase, record.waiting_message, record.replacing)
-    if said != (r.number, r.published_phase, p.waiting, _replaces(p)):
+    if said != (r.number, r.published_phase, waiting, replacing):
         return wanted
     if r.phase == Phase.CLOSED.value or not p.waiting_participants():
         return record.wait_renew_period_seconds
@@ -126,7 +121,8 @@ def renumber_above_leases(p: Pass) -> None:
 
 
 def renumber_closed(p: Pass) -> None:
-    """The same after the job's end, which participants that still wait have to read."""
+    """Number above a Lease that is ahead after the job's end, too: participants that still wait have to read
+    it."""
     record = p.observed.record
     if record is not None and record.ahead_of(projection(p)):
         renumber(p, record.number + 1)
@@ -136,7 +132,7 @@ def end_round(p: Pass, evidence: list[Evidence]) -> None:
     """Break the round: all members rejoin. The end is in the history at once, its charge follows."""
     wall = p.now.wall
     if p.round.phase == "Active":
-        over = ended(round_state(p.status), "")
+        over = ended(kernel.round_state(p), "")
         p.set_round(
             phase=over.phase,
             drain=None,
@@ -158,8 +154,8 @@ def end_round(p: Pass, evidence: list[Evidence]) -> None:
 
 def watch_active(p: Pass) -> None:
     """A running round: has it been established, is a member lost?"""
-    with look(p) as one:
-        established = take_established(one)
+    with kernel.round_view(p) as view:
+        established = take_established(view)
     if established:
         _report_established(p)
     evidence = members.examine(p)
@@ -192,16 +188,17 @@ def _report_established(p: Pass) -> None:
     )
 
 
-def form(p: Pass) -> None:
-    """Between rounds: gather evidence, mark members lost that do not rejoin, publish when it is time."""
+def form(p: Pass) -> Waiting:
+    """Between rounds: gather evidence, mark members lost that do not rejoin, publish when it is time. Returns
+    what the next round waits for otherwise."""
     evidence = members.examine(p)
     record_evidence(p, evidence)
     revision.revise(p, evidence)
-    with look(p) as one:
-        expected, found = expect_members(one)
+    with kernel.round_view(p) as view:
+        expected, found = expect_members(view)
     # Those who cannot write cannot rejoin: why they have left is the cause.
     found = [f for f in found if f.member is None or not unheard.says_left(p, f.member.group_rank)]
-    record_evidence(p, of_findings(found))
+    record_evidence(p, kernel.as_evidence(found))
     expected = [unheard.explained(p, one) for one in expected]
     last = p.status.members()
     awaited = any(m.state == MemberState.MEMBER for m in last)
@@ -210,36 +207,36 @@ def form(p: Pass) -> None:
     done = [m.pod_name for m in last if m.succeeded]
     # Perhaps all have. Their controller does not replace these.
     if done and p.job.spec.template is None and (awaited or not others_may_go_on(p)):
-        p.waiting = f"{listed(done)} succeeded; waiting for {reasons(expected)}"
-        return
+        return Waiting(f"{listed(done)} succeeded; waiting for {reasons(expected)}")
     joined = p.joined()
     ready = _admitted(p, candidates(p, (entry for _, entry in joined)), joined, len(expected))
     minimum, replicas = p.status.min_replicas, p.job.spec.replicas
     enough = len(ready) >= minimum
-    with look(p) as one:
+    with kernel.round_view(p) as view:
         if not (
             enough and p.round.next_cause.cause in PLANNED
         ):  # that has waited for them beside the running round
-            left = last_call(one, enough)
+            left = last_call(view, enough)
             expected += newcomers(p, {pod.uid for pod, _ in joined}, left, enough)
-        decision = form_round(one, ready, expected, minimum, replicas)
-    if isinstance(decision, FormRound):
-        decision = _hold_back(p) or decision
+        decision = form_round(view, ready, expected, minimum, replicas)
     if isinstance(decision, Defer):
-        p.waiting, p.deferred = decision.sentence, decision
         doubtful = any(m.state == MemberState.UNREACHABLE for m in p.status.members())
-        p.none_starting = decision.seconds is None and not doubtful
-        return
+        none_starting = decision.seconds is None and not doubtful
+        return Waiting(decision.why, decision.count, none_starting=none_starting)
+    fence = fencing.fence(p)
+    held_back = fence.waiting or _pause(p)
+    if held_back is not None:
+        return held_back
     charge_last_round(p)
     if p.failed_by_rule or exhausted(p) is not None:
-        return
+        return Waiting()
     if p.job.spec.template is not None and p.status.lost_pod_uids & {pod.uid for pod, _ in joined}:
         # A rule has just marked one lost that had joined.
-        p.waiting = "a pod is being replaced on another node"
         p.waits.wake(0.1)
-        return
+        return Waiting("a pod is being replaced on another node")
     _replace_lost_pods(p, {pod.uid for pod, _ in joined})
-    _publish(p, decision.members, {pod.uid: entry for pod, entry in joined})
+    _publish(p, decision.members, {pod.uid: entry for pod, entry in joined}, fence)
+    return Waiting()
 
 
 def others_may_go_on(p: Pass) -> bool:
@@ -293,13 +290,13 @@ def _continues_series(p: Pass) -> bool:
     formed_for = p.round.cause if formed is not None and formed.number == p.round.number else ""
     failure = root(p)
     return continues_series(
-        round_state(p.status), formed_for, failure.pod_name if failure is not None else ""
+        kernel.round_state(p), formed_for, failure.pod_name if failure is not None else ""
     )
 
 
 def _replace_lost_pods(p: Pass, joined: set[str]) -> None:
     """A member that is lost, or reported unreachable and not back when the round forms without it, leaves its
-    slot to a new pod; so its own has been charged for, whatever still becomes of it."""
+    slot to a new pod; so its own has been charged for, even if more happens to it."""
     absent = (m.pod_uid for m in p.status.members() if m.state in (MemberState.UNREACHABLE, MemberState.LOST))
     p.replace_pods(p.pods_by_uid[uid] for uid in absent if uid not in joined and uid in p.pods_by_uid)
 
@@ -369,19 +366,21 @@ def _scheduling_left(p: Pass, name: str) -> float:
     return p.waits.left(JobWait.SCHEDULING, name, SCHEDULING_GRACE_SECONDS)
 
 
-def _hold_back(p: Pass) -> Defer | None:
-    """Reasons not to publish although enough have joined: fencing, and rounds that get nowhere."""
-    unfenced = fencing.hold(p)
-    if unfenced is not None:
-        return unfenced
+def _pause(p: Pass) -> Waiting | None:
+    """The pause before the next round after rounds that made no progress."""
     left = backoff.round_backoff_left(p)
-    if left > 0:
-        count = backoff.early_end_streak(p)
-        return Defer(left, f"{count} rounds in a row ended without progress; next attempt in {left:.0f} s")
-    return None
+    if left <= 0:
+        return None
+    count = backoff.early_end_streak(p)
+    return Waiting(f"{count} rounds in a row ended without progress; next attempt in {left:.0f} s")
 
 
-def _publish(p: Pass, ranked: tuple[Candidate, ...], entries: dict[str, ParticipantStatus]) -> None:
+def _publish(
+    p: Pass,
+    ranked: tuple[Candidate, ...],
+    entries: dict[str, ParticipantStatus],
+    fence: fencing.Fence,
+) -> None:
     """Write down the next round: its number, members in rank order, leader, and why it is formed."""
     progress.count_round_time(p)
     if progress.stuck(p):
@@ -393,7 +392,7 @@ def _publish(p: Pass, ranked: tuple[Candidate, ...], entries: dict[str, Particip
         for rank, c in enumerate(ranked)
     )
     leader = chosen[0]
-    following = published(round_state(p.status), kernel_members(chosen), p.now.nonce, wall)
+    following = published(kernel.round_state(p), kernel.round_members(chosen), p.now.nonce, wall)
     why = RoundEnd(cause="Started", message="the first round")
     if before.number:
         why = before.next_cause
@@ -402,7 +401,7 @@ def _publish(p: Pass, ranked: tuple[Candidate, ...], entries: dict[str, Particip
     taken_over = _hand_over(p, chosen)
     if taken_over:
         message = f"{message}; {taken_over}"
-    message += fencing.tell(p, following.number)
+    message += fencing.report(p, fence, following.number)
     counts = [m.local_world_size for m in chosen if m.local_world_size is not None]
     chosen_ids = {m.id for m in chosen}
     lost, lost_time = backoff.newcomers_lost(p)

@@ -12,7 +12,7 @@ from elasticjob_operator.plan.state.status import JobStatus, WorkerStarts
 from elasticjob_operator.plan.state.waits import JobWait
 
 PREPARE_SECONDS = 60.0
-"""For how long after its start a round does not grow while its members' interpreters are not ready. They are
+"""A round does not grow for so long after its start while its members' interpreters are not ready. They are
 made after the first step, or 30 s; imports have taken 13 s beside training, and the leader renews its Lease
 every 10 s."""
 

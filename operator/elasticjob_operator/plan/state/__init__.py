@@ -1,1 +1,1 @@
-"""What the rules read and write: the job, its status, and what they wait for."""
+"""The data that rules read and write: the job, what was observed, the status, one pass."""

@@ -1,18 +1,16 @@
-"""One pass: the inputs, the status as it grows, and what was decided so far."""
+"""One pass: its inputs, the next status, and what is to be done."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from elasticjob.contract.participant_record import AnnouncedState, ParticipantRecord
-from elasticjob.contract.relay import CutOff
 from elasticjob.contract.reports import RoundReport
 from elasticjob.contract.round_record import Phase
-from elasticjob.rounds.candidates import Defer
 from elasticjob.rounds.state import MemberState
 from elasticjob.rounds.waits import Waits
 from elasticjob_operator.plan.state.model import (
@@ -33,16 +31,21 @@ from elasticjob_operator.plan.state.status import (
 )
 from elasticjob_operator.plan.state.waits import JobWait
 
+T = TypeVar("T")
+
 RENEWALS_PER_SECOND = 50
 """The load that all waiting participants together put on the API server."""
 
 NODE_GONE_SECONDS = 2.0
-"""How long a node must stay deleted: a watch that lags tells of its return after its end."""
+"""How long a node must stay deleted: a watch that lags reports its return late."""
 
 
 @dataclass
 class Pass:
-    """The working state of one pass. Policies read it and add to it; nothing else is mutable."""
+    """What the rules of one pass share; what else a rule finds out is its return value (``outlook``).
+
+    The first five fields never change: the job, its status as it was read, what was observed, and the clocks.
+    """
 
     job: Job
     before: JobStatus
@@ -50,37 +53,19 @@ class Pass:
     now: Now
     waits: Waits
     status: JobStatus
+    """The next status: each rule reads what those before it wrote."""
     actions: list[Action] = field(default_factory=list)
+    """What has to be done. Only added to, as the three that follow."""
     events: list[Event] = field(default_factory=list)
-    waiting: str = ""
-    deferred: Defer | None = None
-    """The same, where too few have joined for the next round, or others are still waited for."""
-    growth: str = ""
-    """Why a running round is not of the size that is wanted, in words."""
-    reason: str = ""
-    unfenced: str = ""
-    """That the next round is published without proof that the one before has stopped."""
-    fenced: str = ""
-    """The same, and why that is safe."""
-    none_starting: bool = False
-    """Too few have joined, and no pod is on its way."""
-    others_have_finished: bool | None = None
-    """What ``members`` knows of torchruns that were replaced in their containers, once that was asked."""
-    cut_off: tuple[str, Mapping[int, CutOff]] | None = None
-    """What ``unheard`` knows of members that cannot write, and the nonce of their round, once that was asked.
-    """
-    failed_by_rule: str = ""
-    """Why a failure rule ends the job, if one does."""
     judged_silent: set[str] = field(default_factory=set)
     """Pods against which it was used that their Leases have not been renewed."""
     judged_unheard: set[str] = field(default_factory=set)
     """Pods that this pass judges by what has not been heard of them."""
     held: set[str] = field(default_factory=set)
-    """Pods (by UID) that are replaced or being deleted, and whose workers the running round still needs."""
-    replacing: bool = False
-    """Pods are being deleted, and the running round goes on until their next ones have joined."""
-    duplicate_ids: dict[str, str] = field(default_factory=dict)
-    """Pods that have announced themselves with an id that another pod has, and that pod."""
+    """Pods (by UID) that are replaced or being deleted, and whose workers the running round still needs.
+    ``deleted_pods`` and ``node_notices`` add to them, before losses are judged."""
+    failed_by_rule: str = ""
+    """Why a failure rule ends the job, if one does: set where something is charged, read by ``lifecycle``."""
 
     def __post_init__(self) -> None:
         self.pods_by_uid: dict[str, Pod] = {p.uid: p for p in self.observed.pods if p.of_this_job}
@@ -90,6 +75,7 @@ class Pass:
             for pod in self.observed.pods
             if pod.node_gone and self.waits.left(JobWait.NODE_GONE, pod.uid, NODE_GONE_SECONDS) == 0
         }
+        self._made: dict[str, tuple[tuple[object, ...], Any]] = {}
         self._alive: set[str] | None = None
         self._alive_for: tuple[object, object] = ((), ())
         self._leaving: set[str] = {
@@ -126,11 +112,19 @@ class Pass:
             self.status = replace(self.status, current_round=replace(self.round, **changes))
 
     def set_end(self, **changes: Any) -> None:
-        """Change why the round has ended; the history says the same."""
+        """Change why the round has ended, in the history, too."""
         self.set_round(end=replace(self.round.end or RoundEnd(), **changes))
         history = self.status.round_history
         if history and history[0].number == self.round.number:
             self.set(round_history=(replace(history[0], end=self.round.end), *history[1:]))
+
+    def once(self, what: str, make: Callable[[], T], *of: object) -> T:
+        """What ``make`` returns; made again when one of the objects that it is made ``of`` has changed."""
+        known = self._made.get(what)
+        if known is None or known[0] != of:
+            known = self._made[what] = (of, make())
+        made: T = known[1]
+        return made
 
     def left_since(self, since: datetime, limit: float, kind: enum.Enum, about: str | int) -> float:
         """Seconds until ``limit`` has passed since a time in the status; schedules a pass for then.
@@ -231,7 +225,7 @@ class Pass:
     def wait_renew(self) -> int:
         """Seconds between two renewals of a waiting participant's Lease, so that those of all jobs are 50 a
         second at most. In steps, since a change wakes a whole job: the first member of a large round that
-        has ended is told what will hold when all wait."""
+        has ended reads the value that will hold when all wait."""
         waiting = self.observed.waiting + self._about_to_wait()
         seconds = WAIT_RENEW_SECONDS
         while seconds * RENEWALS_PER_SECOND < waiting:
@@ -245,16 +239,44 @@ class Pass:
         their way out, and of the newest attempt of their slot. Of several with one id the first: a record
         in which an id stands twice would be refused by all members.
         """
+        state = "Standby" if self.round.phase == "Active" else "Joining"
+        taken: set[str] = set()
         result = []
-        taken: dict[str, str] = {}
+        for pod, record in self._announced():
+            if record.id not in taken:
+                taken.add(record.id)
+                entry = ParticipantStatus(
+                    id=record.id,
+                    pod_name=pod.name,
+                    pod_uid=pod.uid,
+                    state=state,
+                    slot=pod.slot,
+                    node_name=pod.node,
+                    local_world_size=record.local_world_size,
+                    container_restarts=pod.restarts,
+                )
+                result.append((pod, entry))
+        return tuple(result)
+
+    def duplicate_ids(self) -> dict[str, str]:
+        """Pods that have announced themselves with an id that another pod has, each with that pod."""
+        first: dict[str, str] = {}
+        pairs = [(pod.name, first.setdefault(record.id, pod.name)) for pod, record in self._announced()]
+        return {name: other for name, other in pairs if name != other}
+
+    def _announced(self) -> list[tuple[Pod, ParticipantRecord]]:
+        """Pods that may become members, each with what it says of itself."""
+        status = self.status
+        made_of = status.attempts, status.participants, status.current_round
+        return self.once("announced", lambda: list(self._find_announced()), *made_of)
+
+    def _find_announced(self) -> Iterator[tuple[Pod, ParticipantRecord]]:
         for pod in self.observed.pods:
             lease = self.participant(pod) if self.alive(pod) else None
             record = lease.record if lease is not None else None
-            if lease is None or record is None or record.state != AnnouncedState.JOINING.value:
+            if record is None or record.state != AnnouncedState.JOINING.value:
                 continue
-            if self.silent_announcement(pod) is not None:
-                continue
-            if not self.in_time(record):
+            if self.silent_announcement(pod) is not None or not self.in_time(record):
                 continue
             if not pod.running or not pod.node_ready or pod.unreachable:
                 continue
@@ -262,26 +284,7 @@ class Pass:
                 continue
             if self.round.phase == "Active" and pod.uid in self.status.member_uids:
                 continue  # it has succeeded, and started torchrun again: it is no newcomer
-            if taken.setdefault(record.id, pod.name) != pod.name:
-                self.duplicate_ids[pod.name] = taken[record.id]
-                continue
-            state = "Standby" if self.round.phase == "Active" else "Joining"
-            result.append(
-                (
-                    pod,
-                    ParticipantStatus(
-                        id=record.id,
-                        pod_name=pod.name,
-                        pod_uid=pod.uid,
-                        state=state,
-                        slot=pod.slot,
-                        node_name=pod.node,
-                        local_world_size=record.local_world_size,
-                        container_restarts=pod.restarts,
-                    ),
-                )
-            )
-        return tuple(result)
+            yield pod, record
 
     def in_time(self, record: ParticipantRecord) -> bool:
         """Whether an announcement is for the round after this one. One from before may have been a member's
@@ -300,8 +303,8 @@ class Pass:
         return member.succeeded or (well and pod is not None and not pod.ended and not pod.deleting)
 
     def silent_announcement(self, pod: Pod) -> float | None:
-        """For how many seconds a live pod has been silent that has announced itself, if for three
-        intervals or longer."""
+        """Seconds since a live pod that has announced itself last renewed its Lease; None below three
+        intervals."""
         lease = self.participant(pod) if self.alive(pod) else None
         if lease is None or lease.record is None or lease.record.state != AnnouncedState.JOINING.value:
             return None

@@ -8,37 +8,23 @@ How it is written as JSON is in ``status_json``; a field's JSON name is its own 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
-from typing import Any
 
 from elasticjob.contract.round_record import Phase
 from elasticjob.rounds.causes import Cause
-from elasticjob.rounds.state import Member, MemberState, UnreachableReport
+from elasticjob.rounds.state import MemberState, UnreachableReport
+from elasticjob_operator.plan.state.accounts import Account
 from elasticjob_operator.plan.state.evidence import CAUSES
+from elasticjob_operator.plan.state.status_fields import always, internal
 
 MAX_ROUNDS = 20
 """Rounds kept in the history."""
 COMPLETED = "Completed"
-"""The state of a member that has succeeded and whose container has ended with 0. Of containers the round
-kernel knows nothing: there it has succeeded."""
-MAX_CHARGES = 20
-"""Charges of an account that are listed; all inside its window count."""
+"""The state of a member that has succeeded and whose container has ended with 0."""
 MAX_NEWCOMERS = 100
 """Newcomers of a round that are listed."""
-MAX_OLDER = 102
-"""Counts of those that are not listed: a hundred to a window."""
-
-
-def always(default: Any) -> Any:
-    """A field that is written also where it has its default."""
-    return field(default=default, metadata={"always": True})
-
-
-def internal(default: Any) -> Any:
-    """A field of the machinery's: in the JSON it stands below ``status.internal``."""
-    return field(default=default, metadata={"internal": True})
 
 
 @dataclass(frozen=True)
@@ -91,7 +77,7 @@ class RoundDrain:
 
 @dataclass(frozen=True)
 class EarlyFailures:
-    """Of the ends before joining since a round was published: how many attempts an account was charged for,
+    """Ends before joining since a round was published: how many attempts an account was charged for,
     and the pod that it was charged for last."""
 
     account: str
@@ -121,7 +107,7 @@ class RoundStatus:
     ``newcomers`` are pods that the round before was formed without (none in the first),
     ``newcomers_lost`` how many rounds in a row before this one have lost such pods, made by others, early,
     and ``newcomers_lost_time`` when the last of them did.
-    ``unreachable_reports`` are those that were reported unreachable of late, in whatever round;
+    ``unreachable_reports`` are those that were reported unreachable of late, in any round;
     ``unaccounted_members`` those that may turn out to have been the root of a round before this one.
     ``early_failures`` is what was charged since for pods that ended before they joined.
     """
@@ -165,8 +151,8 @@ class RoundStatus:
 
     @property
     def next_cause(self) -> RoundEnd:
-        """Of a round that is over, why the next is formed: what has ended this one, or that the job was
-        resumed since."""
+        """Why the round after this one is formed: what has ended this one, or that the job was resumed
+        since."""
         end = self.end or RoundEnd()
         if not self.resumed:
             return end
@@ -242,90 +228,6 @@ class RoundHistory:
     first_step: int | None = None
     last_step: int | None = None
     worker_starts: WorkerStarts | None = None
-
-
-@dataclass(frozen=True)
-class Charge:
-    """A restart charged to an account: for the end of ``round``, or for ``pod_name``, which ended while it
-    was no member. Either is a key, and one charge may have both: charging again changes nothing.
-    ``node_name`` is where the root failure was, ``message`` the sentence on it, cut short. ``during_round``
-    is the round that went on meanwhile: nothing was restarted, and no limit counts it. ``counted_with`` is a
-    pod whose charge counts for this one, too: both are ends of one attempt, and a limit is for attempts."""
-
-    time: datetime
-    round: int | None = None
-    pod_name: str = ""
-    cause: str = ""
-    node_name: str = ""
-    message: str = ""
-    during_round: int | None = None
-    counted_with: str = ""
-
-    @property
-    def counts(self) -> bool:
-        """Whether limits count it."""
-        return self.during_round is None and not self.counted_with
-
-
-@dataclass(frozen=True)
-class OlderCharges:
-    """How many charges are listed no more; ``until_time`` is when the newest of them was made."""
-
-    until_time: datetime
-    count: int = always(0)
-
-
-@dataclass(frozen=True)
-class Account:
-    """One of ``status.accounts``. ``used`` are the charges inside the window that count: the newest are
-    listed, the others counted by the time that they leave it."""
-
-    name: str
-    max_restarts: int | None = None
-    window_seconds: int | None = None
-    charges: tuple[Charge, ...] = ()
-    older_charges: tuple[OlderCharges, ...] = internal(())
-
-    @property
-    def used(self) -> int:
-        """How many charges are inside the window."""
-        listed = sum(charge.counts for charge in self.charges)
-        return listed + sum(entry.count for entry in self.older_charges)
-
-    def charged(self, charge: Charge) -> Account:
-        """With one more charge."""
-        return replace(self, charges=tuple(sorted((*self.charges, charge), key=lambda c: c.time))).counted()
-
-    def counted(self, listed: int = MAX_CHARGES) -> Account:
-        """With no more than this many of the newest charges listed, the others counted.
-
-        What is counted leaves the window up to a hundredth of it late; without a window by the hour.
-        """
-        spare = self.charges[:-listed]
-        if not spare:
-            return self
-        width = max(1.0, (self.window_seconds or 360_000) / 100)
-        older = list(self.older_charges)
-        for charge in spare:
-            if not charge.counts:
-                continue
-            last = older[-1] if older else None
-            if last is not None and last.until_time.timestamp() // width >= charge.time.timestamp() // width:
-                older[-1] = OlderCharges(max(last.until_time, charge.time), last.count + 1)
-            else:
-                older.append(OlderCharges(charge.time, 1))
-        while len(older) > MAX_OLDER:
-            first, second, *others = older
-            older = [OlderCharges(second.until_time, first.count + second.count), *others]
-        return replace(self, charges=self.charges[-listed:], older_charges=tuple(older))
-
-    def since(self, time: datetime) -> Account:
-        """With the charges that are younger than ``time``."""
-        return replace(
-            self,
-            charges=tuple(c for c in self.charges if c.time > time),
-            older_charges=tuple(entry for entry in self.older_charges if entry.until_time > time),
-        )
 
 
 @dataclass(frozen=True)
@@ -465,7 +367,7 @@ class JobStatus:
         return next((c.last_transition_time for c in ends), None)
 
     def stopped(self, wall: datetime) -> JobStatus:
-        """With the time since ``start_time`` counted as active."""
+        """The status with the time since ``start_time`` counted as active."""
         if self.start_time is None:
             return self
         passed = max(0, int((wall - self.start_time).total_seconds()))
@@ -486,11 +388,6 @@ class JobStatus:
         )
 
     @cached_property
-    def kernel_members(self) -> tuple[Member, ...]:
-        """The members, as the round kernel knows them."""
-        return kernel_members(self._members)
-
-    @cached_property
     def member_ids(self) -> frozenset[str]:
         """The ids of the members."""
         return frozenset(m.id for m in self._members)
@@ -504,18 +401,6 @@ class JobStatus:
     def lost_pod_uids(self) -> frozenset[str]:
         """The UIDs of the pods of the members whose loss is established."""
         return frozenset(m.pod_uid for m in self._members if m.state == MemberState.LOST)
-
-
-def kernel_members(members: Iterable[ParticipantStatus]) -> tuple[Member, ...]:
-    """Members, as the kernel knows them."""
-    return tuple(
-        Member(m.id, m.pod_name, m.pod_uid, m.group_rank or 0, _kernel_state(m), m.message, m.node_name)
-        for m in members
-    )
-
-
-def _kernel_state(member: ParticipantStatus) -> str:
-    return MemberState.SUCCEEDED.value if member.completed else member.state
 
 
 def with_condition(

@@ -20,13 +20,8 @@ import cattrs
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
 from elasticjob.contract.round_record import Phase
-from elasticjob_operator.plan.state.status import (
-    Account,
-    Condition,
-    JobStatus,
-    Progress,
-    RoundStatus,
-)
+from elasticjob_operator.plan.state.accounts import Account
+from elasticjob_operator.plan.state.status import Condition, JobStatus, Progress, RoundStatus
 
 VERSION = 2
 """The newest format of ``status.internal`` that this operator reads. It writes the oldest that says all, and
@@ -42,7 +37,7 @@ class StatusTooNewError(ValueError):
 
 
 def dump(status: JobStatus) -> Fields:
-    """The status as JSON, without what is absent."""
+    """The status as JSON, without fields that have their default."""
     public: Fields = _converter.unstructure(status)
     version = 1 if status.current_round.drain is None else 2
     internal: Fields = {"version": version, "minReaderVersion": version}
@@ -86,7 +81,7 @@ def _internal_names(cls: Any) -> list[str]:
 
 
 def _joined(fields: Mapping[str, Any]) -> Fields:
-    """The status with what is internal where its dataclasses have it."""
+    """The status with its internal fields where the dataclasses have them."""
     status = dict(fields)
     if "currentRound" not in status and "internal" not in status:
         return status  # no operator has seen the job

@@ -27,7 +27,7 @@ _FRAME = len('{"id":"","podName":"","podUID":"","state":""},')
 _FIELD = len(',"":')
 _NOT_PLAIN = re.compile(r'[^ -~]|["\\<>&]')
 _SMALL = 400
-"""This many participants fit, whatever they say."""
+"""This many participants always fit."""
 
 Step = tuple[str, Callable[[JobStatus], JobStatus]]
 
@@ -183,4 +183,4 @@ _STEPS: tuple[Step, ...] = (
     ),
     ("all rounds but the last", lambda status: replace(status, round_history=status.round_history[:1])),
 )
-"""From what is missed least to what is missed most."""
+"""What is missed least comes first."""

@@ -1,1 +1,1 @@
-"""What the pod template says of torchrun, containers and accelerators."""
+"""What the pod template says about containers, accelerators and the command that starts torchrun."""

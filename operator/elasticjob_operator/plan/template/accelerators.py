@@ -107,7 +107,7 @@ def _devices(job: Job, container: Mapping[str, Any], claims: Claims) -> Iterator
 
 
 def _asked(container: Mapping[str, Any]) -> list[str]:
-    """The extended resources that the container asks for, whatever way their quantity is written."""
+    """The extended resources that the container asks for, in any notation of their quantity."""
     resources = _mapping(container.get("resources"))
     asked = [*_mapping(resources.get("limits")).items(), *_mapping(resources.get("requests")).items()]
     names = (one_line(str(name), _MAX_NAME) for name, quantity in asked if "/" in name and _some(quantity))
@@ -116,7 +116,7 @@ def _asked(container: Mapping[str, Any]) -> list[str]:
 
 def _some(quantity: object) -> bool:
     number = parse(quantity)
-    return number is None or number > 0  # the API server refuses what is no quantity
+    return number is None or number > 0  # the API server refuses an invalid quantity
 
 
 def _claimed(job: Job, container: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:

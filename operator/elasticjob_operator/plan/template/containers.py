@@ -14,7 +14,7 @@ DEFAULT_CONTAINER_ANNOTATION = "kubectl.kubernetes.io/default-container"
 
 
 def training_container(meta: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
-    """Its name; "" if there is none.
+    """Its name; "" without one.
 
     Of a pod that the operator has made it is the one that was given the job's environment: others may have
     put containers before it (a service mesh does), renamed it or written the annotation, and environments
@@ -31,7 +31,7 @@ def training_container(meta: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
 
 
 def container_of(template: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """The training container of a template; empty if there is none."""
+    """The training container of a template; empty without one."""
     template = template or {}
     meta, spec = template.get("metadata") or {}, template.get("spec") or {}
     name, containers = training_container(meta, spec), spec.get("containers")

@@ -11,7 +11,7 @@ _BINARY = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 
 
 def parse(quantity: object) -> Decimal | None:
-    """A quantity as a number; None for what is none."""
+    """A quantity as a number; None if it is invalid."""
     # Not kubernetes.utils.quantity: that takes 1K for a quantity, which the API server rejects.
     found = _QUANTITY.fullmatch(str(quantity))
     if found is None or found[1].count(".") > 1 or not found[1].strip("+-."):

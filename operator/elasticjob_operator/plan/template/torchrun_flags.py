@@ -25,7 +25,7 @@ MAX_WORD = 100
 
 
 def environment(job: Job) -> dict[str, str]:
-    """What torchrun is told in every pod."""
+    """The options that torchrun gets in every pod."""
     most = job.spec.replicas if job.spec.max_replicas is None else job.spec.max_replicas
     return launch_command.environment(f"{job.namespace}/{job.name}", job.uid, most)
 
