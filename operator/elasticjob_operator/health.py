@@ -108,11 +108,11 @@ class Health:
             return [f"this operator stands by; leading: {election['leader'] or 'none'}"]
         lines, now = [], self.controller.clock()
         for entry in self.controller.registry:
-            memory, passed = entry.memory, now - entry.memory.planned_at
-            if memory.waits:
+            planner, passed = entry.state.planner, now - entry.state.planner.planned_at
+            if planner.waits:
                 gone = {member.pod_uid: member.pod_name for member in entry.view.status.participants}
                 names = gone | self.controller.cache.pod_names(entry.view.job)
-                waits = [wait._replace(left=wait.left - passed) for wait in memory.waits]
+                waits = [wait._replace(left=wait.left - passed) for wait in planner.waits]
                 lines += [f"{entry.request} {line}" for line in sentences(waits, names)]
         return lines or ["no job waits for anything"]
 

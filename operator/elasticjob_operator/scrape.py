@@ -129,7 +129,7 @@ class Scrape:
             queued=queue.depth,
             under_way=len(queue.working),
             oldest=queue.oldest_seconds(),
-            failing_writes=sum(len(list(entry.memory.write_backoff)) for entry in entries),
+            failing_writes=sum(len(list(entry.state.writes.backoff)) for entry in entries),
             throttled=self.client.waiting if self.client is not None else 0,
             watch_ages=tuple(ages.items()),
             watch_gaps=tuple((kind, count) for kind, count in gaps.items() if kind != "elasticjobs"),

@@ -63,7 +63,7 @@ class Operator(Informers):
             self, lambda name, uid: self.delete_pod(name, uid), lambda uid: self.delete_job(uid), told
         )
         self._confirmed: tuple[Any, ...] | None = None
-        """``Memory.confirmed``."""
+        """``JobState.confirmed``."""
         self._continuity = -1
         self._dirty = self._heard = True
         self.write_backoff = WriteBackoff(lambda: self.kernel.between(0.75, 1.25))

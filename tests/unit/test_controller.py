@@ -196,11 +196,11 @@ async def test_what_a_job_owns_is_not_compared_during_a_pass_that_may_be_writing
     scene.passes.go_on.clear()
     scene.enqueue("a")
     await scene.nothing_more(1)
-    memory = scene.entry().memory
-    memory.network_policy = "JobOnly"
+    owned = scene.entry().state.owned
+    owned.network_policy = "JobOnly"
     await scene.controller.source.compare_all_owned()
-    assert memory.network_policy == "JobOnly"
+    assert owned.network_policy == "JobOnly"
     scene.passes.go_on.set()
     await scene.until(passes=1)
     await scene.controller.source.compare_all_owned()
-    assert memory.network_policy != "JobOnly"
+    assert owned.network_policy != "JobOnly"

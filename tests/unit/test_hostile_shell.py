@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from elasticjob.contract.names import JOB_LABEL, PARTICIPANT_ANNOTATION
 from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob.rounds.waits import WaitKey
-from elasticjob_operator.act.job_state import Memory
+from elasticjob_operator.act.job_state import JobState
 from elasticjob_operator.controller.controller import Controller
 from elasticjob_operator.observe import objects
 from elasticjob_operator.observe.client import Json, WatchBatch
@@ -136,7 +136,7 @@ def test_a_million_joins_of_one_pod_leave_nothing_behind() -> None:
     news: list[str] = []
     store: Store[objects.SeenLease] = Store(lambda item: news.append(item.name), lambda: 0.0)
     sizes = set()
-    status, timers, memory = JobStatus(attempts=(0,)), dict[WaitKey, float](), Memory()
+    status, timers, state = JobStatus(attempts=(0,)), dict[WaitKey, float](), JobState()
     for version in range(1, 50_001):
         record = ParticipantRecord(f"id-{version}", "Joining", "10.0.0.1:80").dump()
         raw = {
@@ -161,7 +161,7 @@ def test_a_million_joins_of_one_pod_leave_nothing_behind() -> None:
             sizes.add((len(store), len(timers) < 20, len(json.dumps(status_json.dump(status))) < 12_000))
     assert sizes == {(1, True, True)}
     assert len(news) == 50_000
-    assert not memory.events
+    assert not state.events.sent
 
 
 def test_a_hundred_thousand_leases_that_claim_a_job_are_taken_away_piece_by_piece() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from elasticjob_operator.act import batch as batches
 from elasticjob_operator.act.batch import Batch
-from elasticjob_operator.act.job_state import Memory, Stale
+from elasticjob_operator.act.job_state import Stale, WriteState
 from elasticjob_operator.act.write_backoff import RIGHTS, STATUS, Target, WriteBackoff, creation_of
 from elasticjob_operator.observe.errors import ApiError, Forbidden, TooManyRequests, Unavailable, error_of
 from elasticjob_operator.plan.state.model import Event, FailingWrite, Job, JobSpec
@@ -85,7 +85,7 @@ class Played:
     """Batches of one job, in the test's own loop."""
 
     def __init__(self) -> None:
-        self.memory = Memory(write_backoff=WriteBackoff(jitter=lambda: 1.0))
+        self.writes = WriteState(WriteBackoff(jitter=lambda: 1.0))
         self.late: list[list[Event]] = []
         self.tasks: set[asyncio.Task[None]] = set()
 
@@ -95,7 +95,7 @@ class Played:
         return task
 
     def batch(self) -> Batch:
-        return Batch(JOB, self.memory, asyncio.get_running_loop().time, self.spawn, self.late.append)
+        return Batch(JOB, self.writes, asyncio.get_running_loop().time, self.spawn, self.late.append)
 
 
 @pytest.fixture
@@ -118,12 +118,12 @@ async def test_what_hangs_goes_on_behind_the_pass_s_back_and_is_begun_once(playe
         batch.add(creation_of("mnist-0-0"), hang, gated=True)
         await batch.wait()
     assert begun == 1
-    assert creation_of("mnist-0-0") not in played.memory.write_backoff
+    assert creation_of("mnist-0-0") not in played.writes.backoff
     free.set()
     await asyncio.gather(*played.tasks)
-    assert creation_of("mnist-0-0") in played.memory.write_backoff
+    assert creation_of("mnist-0-0") in played.writes.backoff
     assert played.late == [[]], "its end makes a pass"
-    assert not played.memory.under_way
+    assert not played.writes.under_way
 
 
 async def test_of_many_of_a_kind_few_are_tried_in_vain(played: Played) -> None:
@@ -147,7 +147,7 @@ async def test_of_many_of_a_kind_few_are_tried_in_vain(played: Played) -> None:
     await batch.wait()
     assert len(tried) == 16
     assert deleted == [1]
-    assert len(played.memory.write_backoff.failing_writes()) == 100
+    assert len(played.writes.backoff.failing_writes()) == 100
     assert batch.events == [], "it may be over in a moment"
 
 

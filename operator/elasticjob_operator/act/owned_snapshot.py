@@ -13,7 +13,7 @@ from typing import Any
 
 from elasticjob.contract.names import JOB_LABEL
 from elasticjob_operator.act import access, network
-from elasticjob_operator.act.job_state import Memory
+from elasticjob_operator.act.job_state import OwnedState
 from elasticjob_operator.act.template import job_identity
 from elasticjob_operator.observe.client import Api, Json
 from elasticjob_operator.observe.errors import Forbidden
@@ -49,15 +49,15 @@ class OwnedSnapshot:
         fields = {name: raw.get(name) for name in _KINDS[kind][1]}
         self._found.setdefault((first_owner_of(meta), str(meta["name"])), {})[kind] = fields
 
-    def compare(self, job: Job, memory: Memory, reading: list[access.Rule]) -> None:
+    def compare(self, job: Job, owned: OwnedState, reading: list[access.Rule]) -> None:
         """Remember of the job's objects what is there. What was written since is not known better by this."""
-        if memory.owned_written_at >= self.began:
+        if owned.written_at >= self.began:
             return
         objects: Objects = self._found.get((job.uid, job_identity(job)), {})
-        memory.access = access.found(job, objects, reading)
-        if memory.access is not None:
-            memory.granted = frozenset(memory.access.pod_names)
-        memory.network_policy = network.found(job, objects)
+        owned.access = access.found(job, objects, reading)
+        if owned.access is not None:
+            owned.granted = frozenset(owned.access.pod_names)
+        owned.network_policy = network.found(job, objects)
 
 
 async def list_owned(api: Api, namespace: str, clock: Callable[[], float]) -> OwnedSnapshot:

@@ -23,7 +23,7 @@ from elasticjob.contract.names import (
     pod_name,
 )
 from elasticjob_operator.act.injection import HandlerImage
-from elasticjob_operator.act.job_state import Memory
+from elasticjob_operator.act.job_state import JobState
 from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.act.refusals import whose
 from elasticjob_operator.act.template import pod_of
@@ -65,17 +65,17 @@ class PodWriter:
         self._handler_image = handler_image
         self._cache = cache
 
-    def writes(self, job: Job, actions: Sequence[Action], memory: Memory) -> Iterator[Write]:
+    def writes(self, job: Job, actions: Sequence[Action], state: JobState) -> Iterator[Write]:
         """Each action as a write that raises ApiError; what failed and is no longer wanted is forgotten."""
         wanted = [(target_of(job, action), action) for action in actions]
         for verb in VERBS:
-            memory.write_backoff.keep(verb, [target for target, _ in wanted])
+            state.writes.backoff.keep(verb, [target for target, _ in wanted])
         for target, action in wanted:
-            yield target, partial(self._do, job, action, memory)
+            yield target, partial(self._do, job, action, state)
 
-    async def _do(self, job: Job, action: Action, memory: Memory) -> None:
+    async def _do(self, job: Job, action: Action, state: JobState) -> None:
         if isinstance(action, CreatePod):
-            await self._create(job, action, memory)
+            await self._create(job, action, state)
         elif isinstance(action, DeletePod):
             await self._delete(job, action)
         elif isinstance(action, LabelStandby):
@@ -87,20 +87,20 @@ class PodWriter:
         else:
             await self._delete_lease(job, action)
 
-    async def _create(self, job: Job, action: CreatePod, memory: Memory) -> None:
+    async def _create(self, job: Job, action: CreatePod, state: JobState) -> None:
         name = pod_name(job.name, action.slot, action.attempt)
-        memory.podless = False
-        image, is_modest = self._handler_image, not memory.modesty_refused
-        pod = pod_of(job, action.slot, action.attempt, image, action.avoid, memory.claims, is_modest)
+        state.pods.none_made = False
+        image, is_modest = self._handler_image, not state.pods.modesty_refused
+        pod = pod_of(job, action.slot, action.attempt, image, action.avoid, state.pods.claims, is_modest)
         try:
             answer = await self._api.create(f"/api/v1/namespaces/{job.namespace}/pods", pod)
         except AlreadyExists:
             await self._look_at(job, name)
         except (Forbidden, Invalid, NotFound) as error:
-            memory.access = None  # it may have been the service account that is missing
+            state.owned.access = None  # it may have been the service account that is missing
             refused = whose(error.message, pod["spec"])
             error.message += refused
-            memory.modesty_refused = memory.modesty_refused or HANDLER_CONTAINER in refused
+            state.pods.modesty_refused = state.pods.modesty_refused or HANDLER_CONTAINER in refused
             raise
         else:
             self._cache.saw_pod(answer)

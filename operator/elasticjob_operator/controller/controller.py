@@ -223,6 +223,6 @@ class Controller:
         if problem and self.queue.failures(entry.request) % 10 == 0:
             text = f"reconciliation failed and will be retried with back-off: {problem}"
             event = Event("ReconcileFailed", text, warning=True)
-            self._applier.send_events(entry.view.job, entry.memory, [event])
+            self._applier.recorder.send(entry.view.job, [event], entry.state.events)
         if not entry.gone:
             self.queue.add_rate_limited(entry.request, at_least)

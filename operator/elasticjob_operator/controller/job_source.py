@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from elasticjob.contract.text import one_line
 from elasticjob_operator.act.apply import Applier
-from elasticjob_operator.act.job_state import Memory
+from elasticjob_operator.act.job_state import JobState
 from elasticjob_operator.act.owned_snapshot import list_owned
 from elasticjob_operator.act.paths import jobs_path
 from elasticjob_operator.controller.queue import WorkQueue
@@ -157,7 +157,7 @@ class JobSource:
         for entry in unfinished():
             if entry.request not in self._queue.working:  # else it may be writing just now: next time
                 job = entry.view.job
-                found.compare(job, entry.memory, self._applier.reading(job))
+                found.compare(job, entry.state.owned, self._applier.publisher.reading(job))
 
     def _unreadable(self, raw: Json, problem: str, reason: str = MalformedJob.event) -> None:
         """No condition can be written into a status that can't be read: the log has it, and an Event."""
@@ -165,8 +165,8 @@ class JobSource:
         log.error("%s", one_line(problem, 1_000), extra=about(f"{namespace}/{name}", reason=reason))
         if self._queue.is_open:
             job = Job(namespace, name, str(raw["metadata"]["uid"]), 0, JobSpec())
-            memory = self._registry.unreadable.setdefault((namespace, name), Memory())
-            self._applier.send_events(job, memory, [Event(reason, problem, warning=True)])
+            state = self._registry.unreadable.setdefault((namespace, name), JobState())
+            self._applier.recorder.send(job, [Event(reason, problem, warning=True)], state.events)
 
     def _namespaces(self) -> tuple[str, ...]:
         return self._settings.namespaces or ("",)

@@ -76,7 +76,7 @@ async def test_before_the_turn_of_its_first_pods_nothing_is_made_for_a_job(scene
     scene.planner.pod_names = ("mnist-0-0", "mnist-1-0")
     scene.planner.actions = create_missing
     async with scene.operator() as operator:
-        limiter = operator.controller.reconciler._applier._creation_limiter
+        limiter = operator.controller.reconciler._applier.creation.limiter
         for _ in range(5):
             limiter.due(scene.namespace, PODS_PER_TURN, False, None)  # others' pods, for 6 s
         await until(lambda: bool(scene.planner.seen), "the first pass begins")
@@ -222,8 +222,8 @@ async def test_a_write_that_fails_holds_up_nothing_but_itself(
         await until(under_way, "timers run")
         entry = operator.controller.registry.get(scene.namespace, "mnist")
         assert entry is not None
-        memory = entry.memory
-        memory.access = memory.network_policy = None
+        owned = entry.state.owned
+        owned.access = owned.network_policy = None
         doomed = scene.planner.seen[-1].pods[0]
         scene.planner.actions = lambda _job, observed: (
             CreatePod(7, 0),
