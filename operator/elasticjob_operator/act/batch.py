@@ -12,11 +12,10 @@ from collections.abc import Awaitable, Callable
 
 from elasticjob_operator.act.job_state import Stale, WriteState
 from elasticjob_operator.act.spawn import Spawn
-from elasticjob_operator.act.write_backoff import Target
 from elasticjob_operator.act.write_failures import record_write_failure
 from elasticjob_operator.logs import about
 from elasticjob_operator.observe.errors import ApiError, NotLeading
-from elasticjob_operator.plan.state.model import Event, Job
+from elasticjob_operator.plan.state.model import Event, Job, Target
 
 NO_PROGRESS_SECONDS = 1.0
 """Seconds without one of the writes having come to its end."""

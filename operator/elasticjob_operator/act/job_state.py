@@ -13,8 +13,8 @@ from typing import NamedTuple
 from elasticjob.rounds.waits import Wait, WaitKey
 from elasticjob_operator.act.access import Access
 from elasticjob_operator.act.pod_creation_limiter import Reservation
-from elasticjob_operator.act.write_backoff import Target, WriteBackoff
-from elasticjob_operator.plan.state.model import WAIT_RENEW_SECONDS
+from elasticjob_operator.act.write_backoff import WriteBackoff
+from elasticjob_operator.plan.state.model import WAIT_RENEW_SECONDS, Target
 from elasticjob_operator.plan.state.status_size import MAX_STATUS_BYTES
 from elasticjob_operator.plan.template.accelerators import Claims
 

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from elasticjob.contract.names import pod_name
-from elasticjob_operator.act.job_state import JobState
+from elasticjob_operator.act.job_state import JobState, WriteState
 from elasticjob_operator.act.pod_creation_limiter import PodCreationLimiter
-from elasticjob_operator.act.write_backoff import Target, creation_of
 from elasticjob_operator.observe.cluster_cache import ClusterCache
-from elasticjob_operator.plan.state.model import Action, CreatePod, Job, Plan
+from elasticjob_operator.plan.state.model import Action, CreatePod, Job, Plan, Target
 
 
 class PodCreation:
@@ -39,7 +37,7 @@ class PodCreation:
         reserved = state.pods.reserved
         if reserved is not None and (reserved.at > self._clock() or self._cache.behind()):
             return False
-        new = self._new(job, plan.actions, state)
+        new = _new(plan.actions, state.writes)
         return bool(new) and not {target.name for target in new} <= self.made(job)
 
     def first_turn(self, job: Job, plan: Plan, state: JobState) -> float | None:
@@ -48,7 +46,7 @@ class PodCreation:
         Before that, nothing is made for it: what a thousand jobs get beside their pods would be made before
         the first pod of any.
         """
-        new = self._new(job, plan.actions, state)
+        new = _new(plan.actions, state.writes)
         if len(new) < max(1, len(plan.actions)) or plan.status.current_round.number or self.made(job):
             return None
         state.pods.reserved, wait = self.limiter.turn(job.namespace, len(new), False, state.pods.reserved)
@@ -63,10 +61,9 @@ class PodCreation:
         actions = [
             action
             for action in plan.actions
-            if not isinstance(action, CreatePod)
-            or (ready and pod_name(job.name, action.slot, action.attempt) not in held_back)
+            if not isinstance(action, CreatePod) or (ready and action.name not in held_back)
         ]
-        new = list(self._new(job, actions, state).values())
+        new = list(_new(actions, state.writes).values())
         trained = plan.status.current_round.number > 0 and len(new) < job.spec.pods
         count, state.pods.reserved, wait = self.limiter.due(
             job.namespace, len(new), trained, state.pods.reserved
@@ -74,15 +71,12 @@ class PodCreation:
         later = set(new[count:])
         return [action for action in actions if action not in later], wait
 
-    def _new(self, job: Job, actions: Sequence[Action], state: JobState) -> dict[Target, CreatePod]:
-        """The creations of pods that are not under way and have not failed."""
-        creations = {
-            creation_of(pod_name(job.name, action.slot, action.attempt)): action
-            for action in actions
-            if isinstance(action, CreatePod)
-        }
-        return {
-            target: action
-            for target, action in creations.items()
-            if target not in state.writes.backoff and target not in state.writes.under_way
-        }
+
+def _new(actions: Sequence[Action], writes: WriteState) -> dict[Target, CreatePod]:
+    """The creations of pods that are not under way and have not failed."""
+    creations = {action.target: action for action in actions if isinstance(action, CreatePod)}
+    return {
+        target: action
+        for target, action in creations.items()
+        if target not in writes.backoff and target not in writes.under_way
+    }

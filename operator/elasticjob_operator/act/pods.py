@@ -1,5 +1,5 @@
-"""Writes what the planner wants of pods: creates, labels and deletes them, says whether they are members, and
-deletes the Leases of pods that are gone.
+"""Writes what the planner wants of pods: creates, changes and deletes them, and deletes the Leases of pods
+that are gone.
 
 Every answer goes into the informer's store at once, so that the next pass does not repeat what this one
 did.
@@ -13,21 +13,14 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
+from typing import Any
 
-from elasticjob.contract.names import (
-    ATTEMPT_LABEL,
-    JOB_LABEL,
-    MEMBER_CONDITION,
-    SLOT_LABEL,
-    STANDBY_LABEL,
-    pod_name,
-)
+from elasticjob.contract.names import ATTEMPT_LABEL, JOB_LABEL, SLOT_LABEL
 from elasticjob_operator.act.injection import HandlerImage
 from elasticjob_operator.act.job_state import JobState
 from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.act.refusals import whose
 from elasticjob_operator.act.template import pod_of
-from elasticjob_operator.act.write_backoff import VERBS, Target, target_of
 from elasticjob_operator.logs import about
 from elasticjob_operator.observe import objects
 from elasticjob_operator.observe.client import MERGE_PATCH, STRATEGIC_MERGE_PATCH, Api
@@ -40,14 +33,16 @@ from elasticjob_operator.observe.errors import (
     NotFound,
 )
 from elasticjob_operator.plan.state.model import (
+    VERBS,
     Action,
     CreatePod,
     DeleteJob,
     DeleteLease,
     DeletePod,
     Job,
-    LabelStandby,
-    SetMemberGate,
+    PatchPod,
+    PodCondition,
+    Target,
 )
 from elasticjob_operator.plan.template.containers import HANDLER_CONTAINER
 
@@ -67,28 +62,25 @@ class PodWriter:
 
     def writes(self, job: Job, actions: Sequence[Action], state: JobState) -> Iterator[Write]:
         """Each action as a write that raises ApiError; what failed and is no longer wanted is forgotten."""
-        wanted = [(target_of(job, action), action) for action in actions]
         for verb in VERBS:
-            state.writes.backoff.keep(verb, [target for target, _ in wanted])
-        for target, action in wanted:
-            yield target, partial(self._do, job, action, state)
+            state.writes.backoff.keep(verb, [action.target for action in actions])
+        for action in actions:
+            yield action.target, partial(self._do, job, action, state)
 
     async def _do(self, job: Job, action: Action, state: JobState) -> None:
         if isinstance(action, CreatePod):
             await self._create(job, action, state)
         elif isinstance(action, DeletePod):
             await self._delete(job, action)
-        elif isinstance(action, LabelStandby):
-            await self._label(job, action)
-        elif isinstance(action, SetMemberGate):
-            await self._set_member_gate(job, action)
+        elif isinstance(action, PatchPod):
+            await self._patch(job, action)
         elif isinstance(action, DeleteJob):
             await self._delete_job(job)
         else:
             await self._delete_lease(job, action)
 
     async def _create(self, job: Job, action: CreatePod, state: JobState) -> None:
-        name = pod_name(job.name, action.slot, action.attempt)
+        name = action.name
         state.pods.none_made = False
         image, is_modest = self._handler_image, not state.pods.modesty_refused
         pod = pod_of(job, action.slot, action.attempt, image, action.avoid, state.pods.claims, is_modest)
@@ -147,25 +139,15 @@ class PodWriter:
         else:
             self._cache.pods.remove(job.namespace, action.name, uid=action.uid)
 
-    async def _label(self, job: Job, action: LabelStandby) -> None:
+    async def _patch(self, job: Job, action: PatchPod) -> None:
         path = f"/api/v1/namespaces/{job.namespace}/pods/{action.name}"
-        labels = {STANDBY_LABEL: "true" if action.standby else None}
+        change: dict[str, Any] = {"metadata": {"uid": action.uid, "labels": dict(action.labels)}}
+        content_type = MERGE_PATCH
+        if action.condition is not None:
+            path, content_type = f"{path}/status", STRATEGIC_MERGE_PATCH
+            change = {"metadata": {"uid": action.uid}, "status": {"conditions": [_raw(action.condition)]}}
         with contextlib.suppress(NotFound, Conflict):
-            self._cache.saw_pod(
-                await self._api.patch(path, {"metadata": {"uid": action.uid, "labels": labels}}, MERGE_PATCH)
-            )
-
-    async def _set_member_gate(self, job: Job, action: SetMemberGate) -> None:
-        path = f"/api/v1/namespaces/{job.namespace}/pods/{action.name}/status"
-        condition = {
-            "type": MEMBER_CONDITION,
-            "status": str(action.open),
-            "reason": "Member" if action.open else "NotMember",
-            "lastTransitionTime": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        }
-        change = {"metadata": {"uid": action.uid}, "status": {"conditions": [condition]}}
-        with contextlib.suppress(NotFound, Conflict):
-            self._cache.saw_pod(await self._api.patch(path, change, STRATEGIC_MERGE_PATCH))
+            self._cache.saw_pod(await self._api.patch(path, change, content_type))
 
     async def _delete_job(self, job: Job) -> None:
         with contextlib.suppress(NotFound, Conflict):
@@ -180,3 +162,12 @@ class PodWriter:
         with contextlib.suppress(NotFound, Conflict):
             await self._api.delete(path, seen.uid)
         self._cache.leases.remove(job.namespace, action.name, uid=seen.uid)
+
+
+def _raw(condition: PodCondition) -> dict[str, str]:
+    return {
+        "type": condition.type,
+        "status": str(condition.met),
+        "reason": condition.reason,
+        "lastTransitionTime": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }

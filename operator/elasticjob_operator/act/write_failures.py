@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 
 from elasticjob_operator.act.job_state import WriteState
-from elasticjob_operator.act.write_backoff import Target
 from elasticjob_operator.logs import about
 from elasticjob_operator.observe.errors import ApiError
-from elasticjob_operator.plan.state.model import Event, Job
+from elasticjob_operator.plan.state.model import Event, Job, Target
 
 _QUIET_FAILURES = 1
 """A write that may succeed in a moment is reported from the second failure on."""

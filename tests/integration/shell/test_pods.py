@@ -226,7 +226,7 @@ async def test_a_write_that_fails_holds_up_nothing_but_itself(
         owned.access = owned.network_policy = None
         doomed = scene.planner.seen[-1].pods[0]
         scene.planner.actions = lambda _job, observed: (
-            CreatePod(7, 0),
+            CreatePod("mnist-7-0", 7, 0),
             *(DeletePod(pod.name, pod.uid, "test") for pod in observed.pods if pod.uid == doomed.uid),
         )
         scene.planner.pod_names = ("mnist-0-0", "mnist-1-0", "mnist-7-0")
