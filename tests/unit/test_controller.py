@@ -17,6 +17,7 @@ from elasticjob_operator.observe.write_health import WriteHealth
 from elasticjob_operator.settings import Settings
 
 FORBIDDEN = Forbidden("GET", 403, "Forbidden", "no")
+JOB_ONLY = {"spec": {"policyTypes": ["Ingress"]}}
 
 
 class EmptyCluster:
@@ -197,10 +198,10 @@ async def test_what_a_job_owns_is_not_compared_during_a_pass_that_may_be_writing
     scene.enqueue("a")
     await scene.nothing_more(1)
     owned = scene.entry().state.owned
-    owned.network_policy = "JobOnly"
+    owned.written["NetworkPolicy"] = JOB_ONLY
     await scene.controller.source.compare_all_owned()
-    assert owned.network_policy == "JobOnly"
+    assert owned.written["NetworkPolicy"] == JOB_ONLY
     scene.passes.go_on.set()
     await scene.until(passes=1)
     await scene.controller.source.compare_all_owned()
-    assert owned.network_policy != "JobOnly"
+    assert owned.written["NetworkPolicy"] != JOB_ONLY

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from elasticjob.rounds.waits import Wait, WaitKey
-from elasticjob_operator.act.access import Access
+from elasticjob_operator.act.owned import Contents
+from elasticjob_operator.act.owned_kinds import KINDS
 from elasticjob_operator.act.pod_creation_limiter import Reservation
-from elasticjob_operator.act.write_backoff import WriteBackoff
+from elasticjob_operator.act.write_backoff import RIGHTS, WriteBackoff
 from elasticjob_operator.plan.state.model import WAIT_RENEW_SECONDS, Target
 from elasticjob_operator.plan.state.status_size import MAX_STATUS_BYTES
 from elasticjob_operator.plan.template.accelerators import Claims
@@ -88,13 +89,22 @@ class WriteState:
 
 @dataclass
 class OwnedState:
-    """The job's service account, its rights and its network policy. Times are monotonic."""
+    """The objects that the job owns beside its pods (``owned_kinds``). Times are monotonic."""
 
-    access: Access | None = None
+    written: dict[str, Contents] = field(default_factory=dict)
+    """By kind: what this process last wrote or found."""
+    written_at: float = float("-inf")
+    """When any of them was last written."""
+    unmade: set[Target] = field(default_factory=set)
+    """Of a new job: these are created without a look for them first."""
+    granted: frozenset[str] = frozenset()
+    """The pods whose names this process last wrote into the Role."""
+    unneeded_since: float | None = None
+    """Since when there have been more rights than are needed."""
     missed_since: float | None = None
     """Since when members of a round that has ended have not come back."""
     rights_rewritten_for: int = 0
-    """The round after which ``access`` was last written again for that."""
+    """The round after which the rights were last written again for that."""
     rights_doubted_at: float = float("-inf")
     """When that was last done because members of a running round seemed to lack their rights."""
     accounts_gone: int = 0
@@ -103,18 +113,18 @@ class OwnedState:
     """When it was last made again."""
     account_lost: bool = False
     """It was deleted, and is not made again yet."""
-    unneeded_since: float | None = None
-    """Since when ``access`` has been more than is needed."""
-    written_at: float = float("-inf")
-    """When any of these was last written."""
-    network_policy: str | None = None
-    """Of the spec, as this process last brought it about."""
-    unmade: set[Target] = field(default_factory=set)
-    """Of a new job: these are created without a look for them first."""
-    granted: frozenset[str] = frozenset()
-    """The pods whose names this process last wrote into the Role."""
     protected: bool = False
     """Whether the job's pods have the network policy that they should have."""
+
+    def is_written(self, kind: str, contents: Contents) -> bool:
+        """Whether the object of this kind is known to have these contents."""
+        return kind in self.written and self.written[kind] == contents
+
+    def doubt_rights(self) -> None:
+        """Let the pods' rights be written again."""
+        for kind in KINDS:
+            if kind.target == RIGHTS:
+                self.written.pop(kind.kind, None)
 
 
 @dataclass

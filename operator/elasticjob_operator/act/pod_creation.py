@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from elasticjob_operator.act.job_state import JobState, WriteState
 from elasticjob_operator.act.pod_creation_limiter import PodCreationLimiter
 from elasticjob_operator.observe.cluster_cache import ClusterCache
-from elasticjob_operator.plan.state.model import Action, CreatePod, Job, Plan, Target
+from elasticjob_operator.plan.state.model import Action, CreatePod, Job, Plan
 
 
 class PodCreation:
@@ -38,7 +38,7 @@ class PodCreation:
         if reserved is not None and (reserved.at > self._clock() or self._cache.behind()):
             return False
         new = _new(plan.actions, state.writes)
-        return bool(new) and not {target.name for target in new} <= self.made(job)
+        return bool(new) and not {action.name for action in new} <= self.made(job)
 
     def first_turn(self, job: Job, plan: Plan, state: JobState) -> float | None:
         """Seconds until the turn of a job that has had no pod yet; None if it has come or is not needed.
@@ -63,7 +63,7 @@ class PodCreation:
             for action in plan.actions
             if not isinstance(action, CreatePod) or (ready and action.name not in held_back)
         ]
-        new = list(_new(actions, state.writes).values())
+        new = _new(actions, state.writes)
         trained = plan.status.current_round.number > 0 and len(new) < job.spec.pods
         count, state.pods.reserved, wait = self.limiter.due(
             job.namespace, len(new), trained, state.pods.reserved
@@ -72,11 +72,12 @@ class PodCreation:
         return [action for action in actions if action not in later], wait
 
 
-def _new(actions: Sequence[Action], writes: WriteState) -> dict[Target, CreatePod]:
+def _new(actions: Sequence[Action], writes: WriteState) -> list[CreatePod]:
     """The creations of pods that are not under way and have not failed."""
-    creations = {action.target: action for action in actions if isinstance(action, CreatePod)}
-    return {
-        target: action
-        for target, action in creations.items()
-        if target not in writes.backoff and target not in writes.under_way
-    }
+    return [
+        action
+        for action in actions
+        if isinstance(action, CreatePod)
+        and action.target not in writes.backoff
+        and action.target not in writes.under_way
+    ]

@@ -89,7 +89,7 @@ class PodWriter:
         except AlreadyExists:
             await self._look_at(job, name)
         except (Forbidden, Invalid, NotFound) as error:
-            state.owned.access = None  # it may have been the service account that is missing
+            state.owned.doubt_rights()  # it may have been the service account that is missing
             refused = whose(error.message, pod["spec"])
             error.message += refused
             state.pods.modesty_refused = state.pods.modesty_refused or HANDLER_CONTAINER in refused

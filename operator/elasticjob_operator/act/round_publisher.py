@@ -25,9 +25,8 @@ from elasticjob.contract.names import (
     round_lease,
 )
 from elasticjob.contract.round_record import MemberList, RoundRecord
-from elasticjob_operator.act.access import Rule
 from elasticjob_operator.act.job_state import PublishedState, Stale
-from elasticjob_operator.act.owned import NotOurs
+from elasticjob_operator.act.owned import NotOurs, Rule
 from elasticjob_operator.act.template import owner_reference
 from elasticjob_operator.logs import about
 from elasticjob_operator.observe.client import MERGE_PATCH, Api

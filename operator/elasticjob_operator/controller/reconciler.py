@@ -22,8 +22,9 @@ from elasticjob.rounds.waits import WaitKey
 from elasticjob_operator.act.apply import Applier, earliest
 from elasticjob_operator.act.events import log_event
 from elasticjob_operator.act.job_state import JobState, Leavers, Stale, Vanished
+from elasticjob_operator.act.owned_kinds import TARGETS
 from elasticjob_operator.act.paths import job_path
-from elasticjob_operator.act.write_backoff import POLICY, READING, RIGHTS
+from elasticjob_operator.act.write_backoff import READING
 from elasticjob_operator.act.write_failures import record_write_failure
 from elasticjob_operator.controller.registry import JobEntry, Registry, Request
 from elasticjob_operator.logs import about
@@ -158,7 +159,7 @@ class Reconciler:
             state.writes.backoff.again(passing=True)
         planner.continuity = continuity
         if view.status == JobStatus():
-            state.owned.unmade.update((RIGHTS, POLICY))  # no operator has ever made anything for it
+            state.owned.unmade.update(TARGETS)  # no operator has ever made anything for it
             state.pods.none_made = True
         now = Now(wall=datetime.now(timezone.utc), mono=self._clock(), nonce=secrets.token_hex(4))
         observed = replace(self._cache.observe(job), **self._publisher.published(job)._asdict())
@@ -207,7 +208,7 @@ class Reconciler:
             self._recorder.send(job, decided.events, state.events)
             return 0.0
         replaces = self._applier.creation.replaces_pods(job, decided, state)
-        replaces = replaces or self._applier.account_in_doubt(job, state.owned)
+        replaces = replaces or self._applier.owned.account_in_doubt(job, state.owned)
         if replaces and written in (None, view):
             decided = await self._check_job(entry, view, decided)
         else:

@@ -222,8 +222,7 @@ async def test_a_write_that_fails_holds_up_nothing_but_itself(
         await until(under_way, "timers run")
         entry = operator.controller.registry.get(scene.namespace, "mnist")
         assert entry is not None
-        owned = entry.state.owned
-        owned.access = owned.network_policy = None
+        entry.state.owned.written.clear()
         doomed = scene.planner.seen[-1].pods[0]
         scene.planner.actions = lambda _job, observed: (
             CreatePod("mnist-7-0", 7, 0),
