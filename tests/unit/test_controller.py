@@ -11,7 +11,8 @@ import pytest
 from elasticjob_operator.act.job_state import Stale, Vanished
 from elasticjob_operator.controller.controller import Controller
 from elasticjob_operator.controller.registry import JobEntry
-from elasticjob_operator.observe.client import Api, Json
+from elasticjob_operator.observe.answers import Json
+from elasticjob_operator.observe.client import Api
 from elasticjob_operator.observe.errors import Forbidden, Unavailable
 from elasticjob_operator.observe.write_health import WriteHealth
 from elasticjob_operator.settings import Settings

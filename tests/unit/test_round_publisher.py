@@ -12,7 +12,7 @@ from elasticjob.contract.names import MEMBERS_ANNOTATION, ROUND_ANNOTATION
 from elasticjob.contract.round_record import MemberList, RoundRecord
 from elasticjob_operator.act.job_state import PublishedState, Stale
 from elasticjob_operator.act.round_publisher import LeaseRoundPublisher
-from elasticjob_operator.observe.objects import SeenLease, read_lease
+from elasticjob_operator.observe.seen_lease import SeenLease, read_lease
 from elasticjob_operator.observe.store import Store
 from elasticjob_operator.plan.state.model import Job, JobSpec
 

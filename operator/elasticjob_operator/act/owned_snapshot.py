@@ -15,10 +15,11 @@ from elasticjob_operator.act.job_state import OwnedState
 from elasticjob_operator.act.owned import Contents, OwnedKind, Rule
 from elasticjob_operator.act.owned_kinds import KINDS, ROLE, writers_in
 from elasticjob_operator.act.template import job_identity
-from elasticjob_operator.observe.client import Api, Json
+from elasticjob_operator.observe.answers import Json
+from elasticjob_operator.observe.client import Api
 from elasticjob_operator.observe.errors import Forbidden
+from elasticjob_operator.observe.fields import first_owner_of
 from elasticjob_operator.observe.lists import read_list
-from elasticjob_operator.observe.objects import first_owner_of
 from elasticjob_operator.plan.state.model import Job
 
 log = logging.getLogger(__name__)

@@ -22,7 +22,6 @@ from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.act.refusals import whose
 from elasticjob_operator.act.template import pod_of
 from elasticjob_operator.logs import about
-from elasticjob_operator.observe import objects
 from elasticjob_operator.observe.client import MERGE_PATCH, STRATEGIC_MERGE_PATCH, Api
 from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import (
@@ -32,6 +31,7 @@ from elasticjob_operator.observe.errors import (
     Invalid,
     NotFound,
 )
+from elasticjob_operator.observe.seen_pod import SeenPod, read_pod
 from elasticjob_operator.plan.state.model import (
     VERBS,
     Action,
@@ -105,7 +105,7 @@ class PodWriter:
         except NotFound:
             self._cache.retry(job)
             return
-        seen = objects.read_pod(raw)
+        seen = read_pod(raw)
         if seen.owner == job.uid and seen.made and seen.job != job.name:
             await self._label_again(job, seen)
             return
@@ -115,7 +115,7 @@ class PodWriter:
             self._cache.pods.put(replace(seen, job=job.name))  # no list of ours tells of it
         self._cache.retry(job)
 
-    async def _label_again(self, job: Job, seen: objects.SeenPod) -> None:
+    async def _label_again(self, job: Job, seen: SeenPod) -> None:
         """A pod of this job that no watch shows, since it lacks the job's label: put it back."""
         labels = {JOB_LABEL: job.name, SLOT_LABEL: str(seen.pod.slot), ATTEMPT_LABEL: str(seen.pod.attempt)}
         path = f"/api/v1/namespaces/{job.namespace}/pods/{seen.name}"

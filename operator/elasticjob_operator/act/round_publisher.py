@@ -32,7 +32,7 @@ from elasticjob_operator.logs import about
 from elasticjob_operator.observe.client import MERGE_PATCH, Api
 from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import AlreadyExists, Conflict, NotFound
-from elasticjob_operator.observe.objects import SeenLease, read_lease
+from elasticjob_operator.observe.seen_lease import SeenLease, read_lease
 from elasticjob_operator.plan.state.model import Job
 
 WAITING_SECONDS = 10.0

@@ -12,7 +12,7 @@ from elasticjob_operator.act.write_backoff import STATUS
 from elasticjob_operator.act.write_failures import record_write_failure
 from elasticjob_operator.observe.client import JSON_PATCH, METADATA_ONLY, Api
 from elasticjob_operator.observe.errors import ApiError, Conflict, NotFound, NotLeading, TooLarge
-from elasticjob_operator.observe.objects import version_of
+from elasticjob_operator.observe.fields import version_of
 from elasticjob_operator.observe.spec import JobView
 from elasticjob_operator.plan.state import status_json
 from elasticjob_operator.plan.state.status import JobStatus

@@ -20,7 +20,8 @@ from elasticjob_operator.act.paths import jobs_path
 from elasticjob_operator.controller.queue import WorkQueue
 from elasticjob_operator.controller.registry import JobEntry, Key, Registry, Request, key_of
 from elasticjob_operator.logs import about
-from elasticjob_operator.observe.client import Api, Json
+from elasticjob_operator.observe.answers import Json
+from elasticjob_operator.observe.client import Api
 from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import ApiError
 from elasticjob_operator.observe.lists import read_list

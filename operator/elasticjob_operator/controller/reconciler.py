@@ -28,7 +28,8 @@ from elasticjob_operator.act.write_backoff import READING
 from elasticjob_operator.act.write_failures import record_write_failure
 from elasticjob_operator.controller.registry import JobEntry, Registry, Request
 from elasticjob_operator.logs import about
-from elasticjob_operator.observe.client import Api, Json
+from elasticjob_operator.observe.answers import Json
+from elasticjob_operator.observe.client import Api
 from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import ApiError, NotFound, NotLeading
 from elasticjob_operator.observe.spec import JobView, MalformedJob

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from elasticjob_operator.act.job_state import JobState
-from elasticjob_operator.observe.client import Json
-from elasticjob_operator.observe.objects import version_of
+from elasticjob_operator.observe.answers import Json
+from elasticjob_operator.observe.fields import version_of
 from elasticjob_operator.observe.recent import Recent
 from elasticjob_operator.observe.spec import JobDefaults, JobView, read_job
 from elasticjob_operator.plan.state.status import JobStatus

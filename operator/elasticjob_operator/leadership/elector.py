@@ -23,9 +23,10 @@ from datetime import datetime, timezone
 from typing import Any
 
 from elasticjob_operator.leadership.core import Candidate, Place, Record, Step
-from elasticjob_operator.observe.client import MERGE_PATCH, Api, Json
+from elasticjob_operator.observe.answers import Json
+from elasticjob_operator.observe.client import MERGE_PATCH, Api
 from elasticjob_operator.observe.errors import ApiError, Conflict, Forbidden, NotFound, Unavailable
-from elasticjob_operator.observe.objects import version_of
+from elasticjob_operator.observe.fields import version_of
 
 _WATCH_SECONDS = "300"
 _SHORTEST_WAIT = 0.001

@@ -14,11 +14,14 @@ from functools import partial
 from typing import Any
 
 from elasticjob.contract.names import JOB_LABEL, members_lease, round_lease
-from elasticjob_operator.observe import objects
-from elasticjob_operator.observe.client import Api, Json
+from elasticjob_operator.observe.answers import Json
+from elasticjob_operator.observe.client import Api
+from elasticjob_operator.observe.fields import version_of
 from elasticjob_operator.observe.informer import Informer, read_one
 from elasticjob_operator.observe.lists import PAGE, read_list
-from elasticjob_operator.observe.objects import SeenAccount, SeenLease, SeenNode, SeenPod
+from elasticjob_operator.observe.objects import SeenAccount, SeenNode, T, read_account, read_node
+from elasticjob_operator.observe.seen_lease import SeenLease, read_lease
+from elasticjob_operator.observe.seen_pod import SeenPod, read_pod
 from elasticjob_operator.observe.store import Store
 from elasticjob_operator.observe.write_probe import WriteProbe
 from elasticjob_operator.plan.state.model import OOM_KILLED, Job, Observed, Participant, Pod
@@ -81,7 +84,7 @@ class ClusterCache:
         self._accounts_gone: dict[tuple[str, str, str], int] = {}
         """How often the account of a job (namespace, name, UID) was deleted, of those that were last."""
         self._watched = {ns: self._informers(ns) for ns in (namespaces or ("",))}
-        read = partial(objects.read_node, notices=notices)
+        read = partial(read_node, notices=notices)
         self._nodes = Informer(api, "/api/v1/nodes", read, self.nodes, clock, optional=True)
 
     def informers(
@@ -240,11 +243,11 @@ class ClusterCache:
         """List the job's pods and Leases: from now on the view is at least as new as what the status says
         about them. Raises ApiError."""
         base, watched = f"/namespaces/{job.namespace}", self._watched_in(job.namespace)
-        newest = await _read_list_of(self._api, f"/api/v1{base}/pods", job, self.pods, objects.read_pod)
+        newest = await _read_list_of(self._api, f"/api/v1{base}/pods", job, self.pods, read_pod)
         if watched is not None:
             watched.pods.expects(newest)
         leases = f"/apis/coordination.k8s.io/v1{base}/leases"
-        newest = await _read_list_of(self._api, leases, job, self.leases, objects.read_lease)
+        newest = await _read_list_of(self._api, leases, job, self.leases, read_lease)
         if watched is not None:
             watched.leases.expects(newest)
 
@@ -276,7 +279,7 @@ class ClusterCache:
 
     def saw_pod(self, raw: Json, deleting: bool = False) -> None:
         """Take over the answer to a write of ours: the next pass must know of it already."""
-        seen = objects.read_pod(raw)
+        seen = read_pod(raw)
         if deleting and not seen.pod.deleting:
             seen = replace(seen, pod=replace(seen.pod, deleting=True))
         self.pods.answered(seen, quiet=True)
@@ -286,7 +289,7 @@ class ClusterCache:
 
     def saw_lease(self, raw: Json) -> None:
         """Take over the answer to a write of ours."""
-        seen = objects.read_lease(raw, None)
+        seen = read_lease(raw, None)
         self.leases.answered(seen, quiet=True)
         watched = self._watched_in(seen.namespace)
         if watched is not None:
@@ -298,7 +301,7 @@ class ClusterCache:
             pods=Informer(
                 self._api,
                 f"/api/v1{scope}/pods",
-                objects.read_pod,
+                read_pod,
                 self.pods,
                 self._clock,
                 JOB_LABEL,
@@ -307,7 +310,7 @@ class ClusterCache:
             leases=Informer(
                 self._api,
                 f"/apis/coordination.k8s.io/v1{scope}/leases",
-                objects.read_lease,
+                read_lease,
                 self.leases,
                 self._clock,
                 JOB_LABEL,
@@ -316,7 +319,7 @@ class ClusterCache:
             accounts=Informer(
                 self._api,
                 f"/api/v1{scope}/serviceaccounts",
-                objects.read_account,
+                read_account,
                 self.accounts,
                 self._clock,
                 JOB_LABEL,
@@ -434,8 +437,8 @@ async def _read_list_of(
     api: Api,
     path: str,
     job: Job,
-    store: Store[objects.T],
-    read: Callable[[Mapping[str, Any], objects.T | None], objects.T],
+    store: Store[T],
+    read: Callable[[Mapping[str, Any], T | None], T],
 ) -> int:
     """List the objects of one job into their store; what is not among them has been deleted. Return the
     version of the newest."""
@@ -446,7 +449,7 @@ async def _read_list_of(
         item = read_one(path, raw, store, read)
         if item is not None:
             store.answered(item)
-        newest = max(newest, objects.version_of(raw["metadata"]))
+        newest = max(newest, version_of(raw["metadata"]))
 
     present, version = await read_list(api, path, take, {"labelSelector": f"{JOB_LABEL}={job.name}"})
     for name in [

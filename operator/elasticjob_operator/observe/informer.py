@@ -28,8 +28,9 @@ from typing import Any, Generic
 
 from elasticjob_operator.observe.client import Api, WatchBatch
 from elasticjob_operator.observe.errors import ApiError, Forbidden, Gone, NotFound
+from elasticjob_operator.observe.fields import version_of
 from elasticjob_operator.observe.lists import read_list
-from elasticjob_operator.observe.objects import T, version_of
+from elasticjob_operator.observe.objects import T
 from elasticjob_operator.observe.store import Store
 
 _WATCH_SECONDS = (240, 300)

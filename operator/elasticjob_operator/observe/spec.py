@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from elasticjob.contract.limits import Limits
-from elasticjob_operator.observe.objects import version_of
+from elasticjob_operator.observe.fields import version_of
 from elasticjob_operator.observe.packed_template import PackedTemplate, TemplateTooLarge
 from elasticjob_operator.plan.state import status_json
 from elasticjob_operator.plan.state.model import (

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from elasticjob.contract.names import round_lease
 from elasticjob_operator.observe.client import DRY_RUN, MERGE_PATCH, Api
 from elasticjob_operator.observe.errors import ApiError, NotLeading, Unavailable
-from elasticjob_operator.observe.objects import SeenLease
+from elasticjob_operator.observe.seen_lease import SeenLease
 from elasticjob_operator.observe.store import Store
 
 _AT_ONCE = 8

@@ -10,7 +10,7 @@ import pytest
 from elasticjob_operator.act.injection import HANDLER_DIR
 from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.act.pod_creation_limiter import PODS_PER_TURN
-from elasticjob_operator.observe.client import Json
+from elasticjob_operator.observe.answers import Json
 from elasticjob_operator.observe.errors import ApiError, Forbidden, Invalid, TooManyRequests, Unavailable
 from elasticjob_operator.plan.state.model import CreatePod, DeletePod, Job, Observed
 from tests.integration.shell.scene import Scene, eventually, most_tries, until
