@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from elasticjob_operator.observe.errors import ApiError, Unavailable
+from elasticjob_operator.pauses import exponential
 from elasticjob_operator.plan.state.model import FailingWrite, Target
 
 MAX_BACKOFF_SECONDS = 30.0
@@ -74,7 +75,7 @@ class WriteBackoff:
             why=_words(error, target.name),
             failures=failures,
             failed_at=now,
-            pause=min(MAX_BACKOFF_SECONDS, first * 2.0 ** min(failures - 1, 16)) * self._jitter(),
+            pause=exponential(first, MAX_BACKOFF_SECONDS, failures) * self._jitter(),
             at_least=(error.retry_after or 0.0) if isinstance(error, Unavailable) else 0.0,
             passing=isinstance(error, Unavailable),
         )

@@ -26,6 +26,7 @@ from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import ApiError
 from elasticjob_operator.observe.lists import read_list
 from elasticjob_operator.observe.spec import MalformedJob
+from elasticjob_operator.pauses import exponential
 from elasticjob_operator.plan.state.model import Event, Job, JobSpec
 from elasticjob_operator.settings import Settings
 
@@ -105,14 +106,14 @@ class JobSource:
     async def list_all(self) -> None:
         """List the jobs of all namespaces, each until it works."""
         for namespace in self._namespaces():
-            for failures in itertools.count():
+            for failures in itertools.count(1):
                 try:
                     await self.list_jobs(namespace)
                     break
                 except ApiError as error:
-                    if failures % 10 == 0:
+                    if failures % 10 == 1:
                         log.warning("cannot list jobs: %s", error)
-                    await asyncio.sleep(min(_LONGEST_RETRY_SECONDS, _FIRST_RETRY_SECONDS * 2.0**failures))
+                    await asyncio.sleep(exponential(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS, failures))
 
     async def compare_all_owned(self) -> None:
         """Compare what the jobs of all namespaces own."""

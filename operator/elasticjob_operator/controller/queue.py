@@ -17,6 +17,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import Generic, Protocol, TypeVar
 
+from elasticjob_operator.pauses import exponential
+
 FIRST_RETRY_SECONDS = 0.2
 LONGEST_RETRY_SECONDS = 30.0
 RETRY_AFTER_NEWS_SECONDS = 1.0
@@ -137,7 +139,7 @@ class WorkQueue(Generic[K]):
         item = self._items.setdefault(key, _Item())
         item.failures += 1
         item.needed_since = min(item.needed_since, item.working_for)
-        pause = min(LONGEST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2.0 ** min(item.failures - 1, 16))
+        pause = exponential(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS, item.failures)
         now = self._clock()
         item.news_from = now + max(min(pause, RETRY_AFTER_NEWS_SECONDS), at_least)
         self._schedule(key, item, now + max(pause * self._jitter(), at_least))

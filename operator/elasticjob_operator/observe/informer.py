@@ -32,10 +32,11 @@ from elasticjob_operator.observe.fields import version_of
 from elasticjob_operator.observe.lists import read_list
 from elasticjob_operator.observe.objects import T
 from elasticjob_operator.observe.store import Store
+from elasticjob_operator.pauses import exponential
 
 _WATCH_SECONDS = (240, 300)
 _NO_GAP_SECONDS = 1.0
-_BACK_OFF = (0.1, 5.0)
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 _FORBIDDEN_SECONDS = 300.0
 
 log = logging.getLogger(__name__)
@@ -262,5 +263,4 @@ def read_one(
 
 
 async def _back_off(failures: int) -> None:
-    low, high = _BACK_OFF
-    await asyncio.sleep(min(high, low * 2 ** min(failures, 10)) * random.uniform(0.5, 1.0))
+    await asyncio.sleep(exponential(_FIRST_PAUSE, _LONGEST_PAUSE, failures) * random.uniform(0.5, 1.0))
