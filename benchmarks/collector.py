@@ -1,7 +1,7 @@
 """`python -m benchmarks.collector`: how long Python's garbage collector holds up the operator's event loop.
 
 A heap that grows as an operator's does that lists jobs, to two million objects, most of which stay. As
-Python has it and with the operator's `Collector`, in turns, each in a process of its own.
+Python has it and with the operator's `GcTuning`, in turns, each in a process of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.markdown import number, table
-from elasticjob_operator.gc_tuning import Collector
+from elasticjob_operator.gc_tuning import GcTuning
 
 _OURS = "the operator's"
 _WAYS = ("Python's", _OURS)
@@ -55,7 +55,7 @@ async def pauses(ours: bool) -> list[float]:
 
     gc.callbacks.append(timed)
     if ours:
-        Collector(asyncio.get_running_loop()).start()
+        GcTuning(asyncio.get_running_loop()).start()
     kept = []
     for turn in range(600):
         kept.append([{"a": [1], "b": {"c": (turn, [one])}} for one in range(1000)])

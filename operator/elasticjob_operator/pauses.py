@@ -2,5 +2,5 @@
 
 
 def exponential(first: float, longest: float, failures: int) -> float:
-    """Seconds after so many failures in a row: ``first`` after one, twice as long after each further one."""
+    """Seconds to wait after failures in a row: ``first`` after one, twice as long after each further one."""
     return min(longest, first * 2.0 ** min(failures - 1, 16))

@@ -36,7 +36,7 @@ def _pod(job: str, slot: int) -> Any:
 
 async def _figures() -> list[int]:
     loop = asyncio.get_running_loop()
-    found = gc_tuning.Collector(loop)
+    found = gc_tuning.GcTuning(loop)
     found.start()
     pods: Store[SeenPod] = Store(lambda _: None, loop.time)
     registry = Registry(lambda _: None, lambda _: None)

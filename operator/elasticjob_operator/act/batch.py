@@ -25,8 +25,8 @@ log = logging.getLogger("elasticjob.operator")
 
 
 class Batch:
-    """See the module. ``late`` is called when a write that was no longer waited for has come to its end, with
-    what is to be told."""
+    """See the module. ``late`` is called when a write for which no pass waits any more has ended, with the
+    Events to send."""
 
     def __init__(
         self,
@@ -43,10 +43,10 @@ class Batch:
         self._late = late
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: dict[str, Target] = {}
-        """By verb: one that has failed in this batch. Others of that verb are postponed."""
+        """A write that has failed in this batch, by verb. Others of that verb are postponed."""
         self._waited_for = True
         self._wrong: Exception | None = None
-        """That something has to be read again, or an unexpected error."""
+        """An unexpected error, or Stale: something has to be read again."""
         self.events: list[Event] = []
 
     def add(

@@ -12,7 +12,7 @@ from elasticjob_operator.plan.state.model import Job
 from elasticjob_operator.plan.template.accelerators import Requests, claim_templates
 
 _VERSIONS = ("v1", "v1beta1")
-"""Of resource.k8s.io: since Kubernetes 1.34 and 1.32."""
+"""Versions of resource.k8s.io, since Kubernetes 1.34 and 1.32."""
 
 
 def unread(job: Job, pods: PodState) -> list[str]:

@@ -29,11 +29,11 @@ from elasticjob_operator.plan.state.model import Event, Job
 COMPONENT = "elasticjob-operator"
 
 AFTER_SECONDS = 0.1
-"""How long an Event waits: what it tells of is often followed by writes that training waits for."""
+"""How long an Event waits: training often waits for the writes that follow."""
 _AGGREGATE_SECONDS = 600.0
 _BURST = 25.0
 _KEPT_FOR_OTHERS = 10.0
-"""Of the burst, by Events that are ``frequent``."""
+"""The part of the burst that ``frequent`` Events leave to others."""
 _REFILL_SECONDS = 60.0
 _MAX_MESSAGE = 1_024
 _MAX_REMEMBERED = 256

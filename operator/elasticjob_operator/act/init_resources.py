@@ -45,9 +45,9 @@ def same(container: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 
 
 def _with_limits(asked: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
-    """With each request as the limit, too, where there is none: else a LimitRange may put in one that is for
-    containers that ask for more, and refuse the pod for the ratio of the two. Not for requests so small that
-    nothing can run within them."""
+    """Copy each request without a limit to the limits: otherwise a LimitRange may set a limit for larger
+    containers, and reject the pod for the ratio of the two. Not for requests so small that nothing can run
+    within them."""
     limits = dict(asked.get("limits", {}))
     for name, request in asked.get("requests", {}).items():
         number = parse(request)

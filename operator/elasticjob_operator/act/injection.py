@@ -111,8 +111,8 @@ def _copies(
 
 
 def _extend_path(container: dict[str, Any]) -> None:
-    """Put ours before what PYTHONPATH is: in the env where that tells it, else when the container runs, which
-    knows its image's too."""
+    """Put our directory before what PYTHONPATH has: in the env where the template sets it, otherwise when the
+    container runs, which also knows the image's."""
     ours = f"{EARLY_DIR}:{HANDLER_DIR}" if _warm(container) else HANDLER_DIR
     given = _given(container)
     if given is not None and "valueFrom" not in given:
@@ -160,7 +160,8 @@ def _given(container: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _set_path(container: dict[str, Any], value: str) -> None:
-    """In the place of the template's own entry, which may refer to others before it; else at the end."""
+    """Replace the template's own entry, which may refer to others before it; append where there is no such
+    entry."""
     env = container["env"] = container.get("env") or []
     given = _given(container)
     if given is None:

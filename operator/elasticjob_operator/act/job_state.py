@@ -20,7 +20,7 @@ from elasticjob_operator.plan.state.status_size import MAX_STATUS_BYTES
 from elasticjob_operator.plan.template.accelerators import Claims
 
 _LAST_RENEWAL = 2.0
-"""In intervals: by then the last renewal has come that was due by the old one, jitter and all."""
+"""Renewal intervals after which the last renewal has come that was due by the old one, with jitter."""
 _WRITES_AT_ONCE = 16
 
 
@@ -65,7 +65,7 @@ class PlannerState:
     timers: Mapping[WaitKey, float] = field(default_factory=dict)
     """The planner's, valid while ``continuity`` does not change."""
     continuity: tuple[int, ...] = ()
-    """Of the observation (``ClusterCache.continuity``)."""
+    """Changes when the observation may have missed something (``ClusterCache.continuity``)."""
     waits: tuple[Wait, ...] = ()
     """What the planner waited for at ``planned_at``, for people who ask."""
     planned_at: float = 0.0
@@ -82,7 +82,7 @@ class WriteState:
     backoff: WriteBackoff = field(default_factory=WriteBackoff)
     under_way: set[Target] = field(default_factory=set)
     gate: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_WRITES_AT_ONCE))
-    """For writes of which there may be thousands."""
+    """Limits how many run at once of the writes of which there may be thousands."""
     stale: bool = False
     """A write for which no pass waited has found that something has to be read again."""
 
@@ -92,21 +92,21 @@ class OwnedState:
     """The objects that the job owns beside its pods (``owned_kinds``). Times are monotonic."""
 
     written: dict[str, Contents] = field(default_factory=dict)
-    """By kind: what this process last wrote or found."""
+    """What this process last wrote or found, by kind."""
     written_at: float = float("-inf")
     """When any of them was last written."""
     unmade: set[Target] = field(default_factory=set)
-    """Of a new job: these are created without a look for them first."""
+    """Targets that a new job does not have yet: they are created without a look for them first."""
     granted: frozenset[str] = frozenset()
     """The pods whose names this process last wrote into the Role."""
     unneeded_since: float | None = None
-    """Since when there have been more rights than are needed."""
+    """When the rights began to be more than is needed."""
     missed_since: float | None = None
-    """Since when members of a round that has ended have not come back."""
+    """When members of a round that has ended were first missed."""
     rights_rewritten_for: int = 0
-    """The round after which the rights were last written again for that."""
+    """The last round for whose missed members the rights were written again."""
     rights_doubted_at: float = float("-inf")
-    """When that was last done because members of a running round seemed to lack their rights."""
+    """When the rights were last written again because members of a running round seemed to lack theirs."""
     accounts_gone: int = 0
     """How often the job's own service account was known to be deleted when it was last looked for."""
     account_lost_at: float = float("-inf")

@@ -31,7 +31,7 @@ class OwnedSnapshot:
     def __init__(self, began: float) -> None:
         self.began = began
         self._found: dict[tuple[str, str], dict[str, Contents]] = {}
-        """By the owner's UID and the object's name."""
+        """Contents by the owner's UID and the object's name, then by kind."""
 
     def take(self, kind: OwnedKind, raw: Json) -> None:
         """An object of a list."""

@@ -1,7 +1,7 @@
 """Which of the objects that a job owns have to be written, and when.
 
-What was written is remembered, so that a pass that changes nothing sends no request. An object that somebody
-changes or deletes is restored at the next comparison (``owned_snapshot``), within about five minutes; rights
+What was written is remembered, so that a pass that changes nothing sends no request. An object that is
+changed or deleted is restored at the next comparison (``owned_snapshot``), within about five minutes; rights
 that members seem to lack, and an account of which the watch shows that it is gone, sooner.
 """
 
@@ -56,10 +56,10 @@ class OwnedWriter:
         self._reading = reading
 
     def due(
-        self, job: Job, plan: Plan, owned: OwnedState, told: list[Event]
+        self, job: Job, plan: Plan, owned: OwnedState, events: list[Event]
     ) -> tuple[dict[Target, Write | None], list[float | None]]:
-        """For each target the write that is due, or None, and after how many seconds others are. ``told``
-        gets the Events about a write."""
+        """Return the write that is due, or None, for each target, and after how many seconds others are.
+        ``events`` gets the Events about a write."""
         waits = [self._rewrite_rights(plan, owned), self._look_for_account(job, owned)]
         changes = {
             kind: contents
@@ -77,7 +77,7 @@ class OwnedWriter:
         for target in TARGETS:
             together = {kind: new for kind, new in changes.items() if kind.target == target}
             if together:
-                writes[target] = partial(self._write, job, target, together, owned, told)
+                writes[target] = partial(self._write, job, target, together, owned, events)
         return writes, [*waits, unneeded]
 
     def without_rights(self, plan: Plan, owned: OwnedState) -> set[str]:
@@ -157,7 +157,7 @@ class OwnedWriter:
         target: Target,
         changes: Mapping[OwnedKind, Contents],
         owned: OwnedState,
-        told: list[Event],
+        events: list[Event],
     ) -> None:
         expect_missing = target in owned.unmade
         owned.unmade.discard(target)
@@ -175,7 +175,7 @@ class OwnedWriter:
                 f"the service account {job_identity(job)} was deleted (not by the operator) and is made "
                 "again; the API server refuses the tokens of pods from before until the kubelet renews them"
             )
-            told.append(Event("AccountMadeAgain", text, warning=True))
+            events.append(Event("AccountMadeAgain", text, warning=True))
         if target == RIGHTS and self._cache.accounts_gone(job) != gone:
             owned.doubt_rights()  # meanwhile it may have been deleted (again)
 

@@ -112,7 +112,7 @@ class PodWriter:
         if seen.job == job.name:
             self._cache.pods.answered(seen)
         else:
-            self._cache.pods.put(replace(seen, job=job.name))  # no list of ours tells of it
+            self._cache.pods.put(replace(seen, job=job.name))  # no list of ours has it
         self._cache.retry(job)
 
     async def _label_again(self, job: Job, seen: SeenPod) -> None:

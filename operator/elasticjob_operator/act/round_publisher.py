@@ -42,8 +42,8 @@ log = logging.getLogger(__name__)
 
 
 class Published(NamedTuple):
-    """What the pods of a job can read: the record of its round, None if there is none of this very job, and
-    the round of which the members are listed apart, 0 for none."""
+    """What the pods of a job can read: the record of its round, None unless one of this very job is there,
+    and the round whose members are listed apart, or 0."""
 
     record: RoundRecord | None
     member_list_round: int
@@ -261,7 +261,8 @@ class LeaseRoundPublisher:
 
 
 def _says_the_same(old: RoundRecord, new: RoundRecord) -> bool:
-    """Except for what has no effect at once: the sentence on what is waited for, and the pace of renewals."""
+    """Whether they differ only in what has no effect at once: the sentence on what is waited for, and the
+    pace of renewals."""
     return (
         replace(
             old, waiting_message=new.waiting_message, wait_renew_period_seconds=new.wait_renew_period_seconds

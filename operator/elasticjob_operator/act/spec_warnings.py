@@ -31,7 +31,7 @@ def _of_spec(job: Job, state: JobState) -> tuple[Event, ...]:
 
 
 def _of_accelerators(job: Job, state: JobState) -> tuple[Event, ...]:
-    """That GPUs are not counted, said when that changes."""
+    """A warning that GPUs are not counted, when its text changes."""
     said = state.warnings
     if said.counted_generation == job.generation or claims.unread(job, state.pods):
         return ()

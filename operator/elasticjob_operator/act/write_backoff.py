@@ -119,7 +119,8 @@ class WriteBackoff:
 
 
 def _words(error: ApiError, name: str) -> str:
-    """The API server's words, without the name, so that those that fail for one reason are told together."""
+    """The API server's words, without the name, so that writes that fail for one reason are reported
+    together."""
     text = error.message.removeprefix(f'pods "{name}" is forbidden: ')
     if error.status == 0 and isinstance(error, Unavailable):
         return f"no answer from the API server ({text})"

@@ -148,8 +148,8 @@ class Controller:
         }
 
     async def _take_over(self) -> None:
-        """List the jobs, and then all pods and Leases: these are at least as new as what any status tells of
-        them, whichever operator wrote it. Nothing is read for one job alone."""
+        """List the jobs, and then all pods and Leases: these are at least as new as the statuses that mention
+        them, by whichever operator. Nothing is read for one job alone."""
         await self.source.list_all()
         self.registry.start_afresh()
         # A watch that died while this operator stood by shows it only by its silence, and so late.

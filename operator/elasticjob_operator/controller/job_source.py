@@ -82,8 +82,8 @@ class JobSource:
         self._registry.deleted(raw)
 
     def last_event_at(self) -> dict[str, float]:
-        """By path: until when the watch of jobs has brought everything that lists and the answers to our own
-        writes have shown. Ask regularly."""
+        """Until when the watch of jobs has brought everything that lists and the answers to our own writes
+        have shown, by path. Ask regularly."""
         now = self._clock()
         paths = {namespace: jobs_path(namespace) for namespace in self._namespaces()}
         until = dict.fromkeys(paths.values(), now)

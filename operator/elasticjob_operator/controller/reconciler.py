@@ -1,4 +1,4 @@
-"""One pass over one job: observe, plan, act, tell.
+"""One pass over one job: observe, plan, write, send Events.
 
 A pass starts only from a status at least as new as our own last write: the registry has the newest of what
 the watch brought and what our writes returned. If something turns out to be old, the job is read again and
@@ -49,11 +49,12 @@ from elasticjob_operator.plan.state.status_size import MAX_STATUS_BYTES, trim
 Planner = Callable[[Job, JobStatus, Observed, Now, Mapping[WaitKey, float]], Plan]
 
 _COSTLY_SECONDS, _REST = 0.02, 2.0
-"""After a plan that took longer, as one of 1,000 pods does, the job rests for twice that time. While pods
-join by the thousand, news comes faster than plans can be made, and would keep a CPU busy."""
+"""How long a plan may take, and for how many times that time the job rests after a longer one, as one of
+1,000 pods does. While pods join by the thousand, news comes faster than plans can be made, and would keep a
+CPU busy."""
 _LEAVING_SECONDS, _LONGEST_LEAVING_SECONDS = 0.01, 0.1
-"""For how long a round goes on of which a member has left without giving a reason, until another has left,
-too, and at most."""
+"""How long a round goes on after a member has left it without giving a reason: until another has left, too,
+and at most."""
 _REREADS = 5
 
 log = logging.getLogger("elasticjob.operator")
@@ -92,7 +93,7 @@ class Reconciler:
         self._changed = changed
         self._has_news = has_news
         self.decided: Callable[[JobStatus, JobStatus], None] = lambda _before, _after: None
-        """Is told of each status that was written, with the one before."""
+        """Called with each status that was written, and the one before."""
         self.passes = 0
         """How many passes were planned."""
 
@@ -109,7 +110,7 @@ class Reconciler:
             if entry.gone or _goes(view) or not view.managed_here:
                 return None
             if view.status != entry.covered_status:
-                # Another operator wrote it: a predecessor, or one that leads or believes so. It may tell of
+                # Another operator wrote it: a predecessor, or one that leads or believes so. It may mention
                 # Leases and pods that our watches have not brought yet.
                 await self._cache.read_again(view.job)
                 entry.covered_status = view.status
@@ -184,7 +185,7 @@ class Reconciler:
     async def _act(
         self, entry: JobEntry, view: JobView, decision: Decision, fresh: bool, hurried: bool
     ) -> float | None:
-        """Write what was decided: the status first, pods last; then tell."""
+        """Write what was decided: the status first, pods last, then Events."""
         state, job = entry.state, view.job
         observed, now, decided = decision
         if self._others_leave(state, view, decided):
@@ -260,9 +261,8 @@ class Reconciler:
         return state.left_to_next_pass
 
     async def _check_job(self, entry: JobEntry, view: JobView, decided: Plan) -> Plan:
-        """Something is about to be made again, and no write has tested that the job is as we know it: what
-        vanishes may be the first that our watches tell of its deletion. Where it can't be read, no pods are
-        made."""
+        """Read the job before anything is made again that may be missing because the job was deleted, where
+        no write has tested that the job is as we know it. If the job can't be read, no pods are made."""
         others = tuple(action for action in decided.actions if not isinstance(action, CreatePod))
         writes = entry.state.writes
         if not writes.backoff.due(READING, self._clock()):

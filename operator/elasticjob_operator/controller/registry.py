@@ -42,11 +42,12 @@ class JobEntry:
 
     view: JobView
     user_revision: int = 0
-    """A hash of what people have written of the job, to tell their changes from ours."""
+    """A hash of what people have written into the job, to distinguish their changes from ours."""
     watched_version: int = 0
     expected_version: int = 0
     expected_since: float = 0.0
-    """Since when the watch has not brought ``expected_version``, while that is above ``watched_version``."""
+    """When the watch was first found not to have brought ``expected_version``, while that is above
+    ``watched_version``."""
     covered_status: JobStatus = field(default_factory=JobStatus)
     """We wrote it, or have listed the job's pods and Leases since it was seen."""
     state: JobState = field(default_factory=JobState)

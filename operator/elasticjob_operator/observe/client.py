@@ -58,8 +58,8 @@ JSON_PATCH = "application/json-patch+json"
 DRY_RUN = {"dryRun": "All"}
 """Query of a write that is to change nothing."""
 _STRICT = {"fieldValidation": "Strict"}
-"""Query of a create. By default a server drops fields that it does not know, such as a template's that are
-newer than the server, and nobody would learn that the pods are without them."""
+"""Query of a create. By default a server silently drops fields that it does not know, such as a template's
+that are newer than the server, and the pods would lack them."""
 METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 """Accept: answer with the object's metadata alone (a status may have 150 KB that we have just sent)."""
 
@@ -83,14 +83,14 @@ MOST_OF_A_PAGE = 8 * 2**20
 """Bytes of a page of a list that are read, unless it is asked for one object alone. Objects of 1.5 MB are
 possible, and a page of 250 of them would be the end of this process."""
 _NOT_STORED = "etcdserver: "
-"""In the API server's words where it is etcd that has failed."""
+"""Begins the API server's words where etcd has failed."""
 _LOST_CONNECTION = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
 
 log = logging.getLogger(__name__)
 
 
 class Attempt(NamedTuple):
-    """What traces are told of a request that goes out, as its ``trace_request_ctx``."""
+    """What traces get of a request that goes out, as its ``trace_request_ctx``."""
 
     again: bool
     """It went out before: with credentials that were refused, or by a connection that was lost. A GET or

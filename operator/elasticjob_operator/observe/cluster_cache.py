@@ -35,7 +35,7 @@ _AGE_SECONDS = 60.0
 """Longer than any request: an answer that is later than the watch comes within one."""
 _BUSY_SECONDS = 1.0
 _SLOW_SECONDS = 1.0
-"""For a page of a list. Renewals of Leases may not get through."""
+"""How long one page of a list may take; if it takes longer, renewals of Leases may not get through."""
 _LATE_SECONDS = 5.0
 """A watch that is later than this is no evidence of silence: the shortest counts from 15 s."""
 _MAX_ON_DELETED_NODES = 10_000
@@ -98,9 +98,9 @@ class ClusterCache:
         yield self._nodes
 
     def reset(self) -> None:
-        """The watches were cancelled and will be run again: pods and Leases are listed then, all of them.
-        The watches of nodes and accounts go on from where they were: no status tells what they have not
-        brought yet."""
+        """The watches were cancelled and will be run again: all pods and Leases are listed then. The watches
+        of nodes and accounts go on from where they were: no status depends on what they have not brought
+        yet."""
         for watched in self._watched.values():
             watched.pods.reset()
             watched.leases.reset()
@@ -183,7 +183,7 @@ class ClusterCache:
         return self._watched_in(namespace) is not None
 
     def observe(self, job: Job) -> Observed:
-        """Everything about one job, as of now, but for what is published of its round."""
+        """Everything that is known now about one job, except what is published of its round."""
         now = self._clock()
         self._check_standstill(now)
         templated = job.spec.template is not None
@@ -216,11 +216,11 @@ class ClusterCache:
         return tuple(sorted({p.service_account for p in self.pods.of_job(job.namespace, job.name).values()}))
 
     def has_account(self, job: Job) -> bool:
-        """Whether the job's own service account is there, as far as the watch has told."""
+        """Whether the watch shows the job's own service account."""
         return bool(self._accounts_of(job))
 
     def accounts_gone(self, job: Job) -> int:
-        """How often the watch has told that it was deleted."""
+        """How often the watch has shown that it was deleted."""
         return self._accounts_gone.get((job.namespace, job.name, job.uid), 0)
 
     def _accounts_of(self, job: Job) -> list[SeenAccount]:
@@ -232,11 +232,11 @@ class ClusterCache:
         return {seen.pod.uid: name for name, seen in self.pods.of_job(job.namespace, job.name).items()}
 
     def round_lease(self, job: Job) -> SeenLease | None:
-        """The Lease ``<job>-round``, whatever it contains."""
+        """The Lease ``<job>-round``, with any content."""
         return self.leases.get(job.namespace, round_lease(job.name))
 
     def members_lease(self, job: Job) -> SeenLease | None:
-        """The Lease ``<job>.members-round``, whatever it contains."""
+        """The Lease ``<job>.members-round``, with any content."""
         return self.leases.get(job.namespace, members_lease(job.name))
 
     async def read_again(self, job: Job) -> None:
@@ -252,9 +252,9 @@ class ClusterCache:
             watched.leases.expects(newest)
 
     async def confirm_silence(self, job: Job, silent: Iterable[str]) -> None:
-        """Ask the API server before silence is used: ``read_again``. Those of the ``silent`` that have
-        renewed their Leases after all, or would have but for an API server that is too slow, are silent
-        from now on only; all of them where it does not tell. Raises ApiError."""
+        """Ask the API server before silence is used: ``read_again``. The silence of a participant restarts
+        now if it has renewed its Lease after all, or may have but for an API server that is too slow; that of
+        all where it gives no answer. Raises ApiError."""
         before = self.versions(job, silent)
         spoken, began = list(before), self._clock()
         try:
@@ -391,7 +391,7 @@ class ClusterCache:
         self._dirty(lease.namespace, lease.job)
 
     def _account_changed(self, account: SeenAccount) -> None:
-        """That one is made is news only where another one was deleted."""
+        """A new account is news only where another one was deleted."""
         key = account.namespace, account.job, account.owner
         if self.accounts.get(account.namespace, account.name) is None:
             self._accounts_gone[key] = self._accounts_gone.pop(key, 0) + 1
@@ -423,8 +423,9 @@ def _notice(node: SeenNode, pod: SeenPod) -> str:
 
 
 def _without_old_mark(pod: Pod, participant: Participant | None) -> Pod:
-    """containerd marks a container of which any process was killed for want of memory, for good. If its agent
-    has outlived that, and says so, the mark is not why the container ended."""
+    """Ignore an old mark of an OOM kill: containerd keeps it for the life of a container of which any process
+    was killed. If the agent of the container has outlived the kill, and says so, the mark is not why the
+    container ended."""
     if pod.exit is None or pod.exit.reason != OOM_KILLED:
         return pod
     record = participant.record if participant is not None and participant.holder == pod.uid else None

@@ -1,4 +1,4 @@
-"""Reads parts of raw objects of the API server. Nothing here raises, whatever they contain."""
+"""Reads parts of raw objects of the API server. Nothing here raises for any content."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def time_of(value: object) -> datetime | None:
 
 
 def version_of(meta: Mapping[str, Any]) -> int:
-    """The resourceVersion as a number, 0 where it is none."""
+    """The resourceVersion as a number; 0 if it is invalid."""
     text = str(meta.get("resourceVersion", ""))
     return int(text) if text.isascii() and text.isdigit() else 0
 

@@ -72,7 +72,7 @@ class Informer(Generic[T]):
         self.synced = asyncio.Event()
         """Set once the first list is in, or known to be forbidden to an optional informer."""
         self.good_since: float | None = None
-        """Monotonic time from which on this watch has missed nothing; None while there is none."""
+        """Monotonic time from which on this watch has missed nothing; None while it is not connected."""
         self.last_event_at: float = float("-inf")
         """Monotonic time of the last sign of life: a list, an event, a bookmark."""
         self.gaps = 0
@@ -86,7 +86,7 @@ class Informer(Generic[T]):
 
     @property
     def blind_seconds(self) -> float:
-        """For how long there has been no watch; 0 while there is one."""
+        """How long there has been no watch; 0 while there is one."""
         return 0.0 if self.good_since is not None else self._clock() - self._blind_since
 
     @property
@@ -121,14 +121,14 @@ class Informer(Generic[T]):
                 log.log(logging.WARNING if failures > 1 else logging.INFO, "watch interrupted: %s", error)
                 await _back_off(failures)
             except Exception:
-                # Whatever it is: a blind operator is worse.
+                # Any error: a blind operator is worse.
                 log.exception("%s: unexpected response; listing again", self._path)
                 failures += 1
                 self._lost()
                 await _back_off(failures)
 
     def stalled(self) -> None:
-        """This process did not run for a while: whatever was due may be waiting in a socket."""
+        """This process did not run for a while: events may be waiting in a socket."""
         if self.good_since is not None:
             self.good_since = self._clock()
             self.gaps += 1
@@ -139,7 +139,7 @@ class Informer(Generic[T]):
             self._expected.append((version, self._clock()))
 
     def late(self) -> float:
-        """For how many seconds the watch has not brought what is known to have happened."""
+        """How many seconds the watch is behind what is known to have happened."""
         while self._expected and self._expected[0][0] <= self._version:
             self._expected.popleft()
         return self._clock() - self._expected[0][1] if self._expected else 0.0
@@ -158,7 +158,7 @@ class Informer(Generic[T]):
         self._interrupted_at = None
 
     def reset(self) -> None:
-        """The same, and nothing that was known is relied on: ``synced`` is set by the next list."""
+        """``interrupted``, and nothing that was known is relied on: ``synced`` is set by the next list."""
         self._lost()
         self.synced.clear()
 

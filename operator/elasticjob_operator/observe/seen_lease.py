@@ -94,19 +94,19 @@ class SeenLease(Seen):
     rider_texts: tuple[str | None, str | None] = field(compare=False)
     participant: Participant = field(compare=False)
     round_digest: str
-    """Of what can be read of the round; empty where nothing can."""
+    """A digest of the round; empty if it can't be read."""
     problem: str = field(compare=False)
     listed: tuple[str, int, str] = ("", 0, "")
 
     @property
     def record(self) -> RoundRecord | None:
-        """The round's; None where there is none, or it can't be read."""
+        """The round's record; None if it is absent or can't be read."""
         text = self.texts.round
         return _round(text)[0] if self.round_digest and text is not None else None
 
 
 def read_lease(raw: Mapping[str, Any], old: SeenLease | None = None) -> SeenLease:
-    """Slim a Lease. Texts that ``old`` had are not parsed again. Never raises, whatever they contain."""
+    """Slim a Lease. Texts that ``old`` had are not parsed again. Never raises, for any content."""
     meta, spec = mapping(raw, "metadata"), mapping(raw, "spec")
     annotations = mapping(meta, "annotations")
     name, uid = str(meta.get("name", "")), str(meta.get("uid", ""))

@@ -36,7 +36,7 @@ from elasticjob_operator.plan.state.model import OOM_KILLED, Exit, Pod
 from elasticjob_operator.plan.template.containers import training_container
 
 SECONDS_TO_END = 10
-"""Of a pod's grace period: from the end of a drain until its processes have ended."""
+"""The part of a pod's grace period after the end of a drain, in which its processes end."""
 _TOLERATED_BY_ALL = ("node.kubernetes.io/not-ready", UNREACHABLE_TAINT)
 """Tolerations of these keys are added to every pod on its admission."""
 _MAX_LAST_WORDS = 300
@@ -150,8 +150,8 @@ def _member_gate(spec: Mapping[str, Any], conditions: Mapping[str, Mapping[str, 
 
 
 def _tolerations(spec: Mapping[str, Any]) -> tuple[Toleration, ...]:
-    """Without those that every pod has. One with ``tolerationSeconds`` counts, too: schedulers go by it. Of
-    more than ``_MAX_TOLERATIONS`` the first are kept: a pod may have fifty thousand."""
+    """The tolerations of a pod without those that every pod has. One with ``tolerationSeconds`` counts, too:
+    schedulers go by it. At most ``_MAX_TOLERATIONS`` are kept: a pod may have fifty thousand."""
     found = (raw for raw in mappings(spec, "tolerations") if raw.get("key") not in _TOLERATED_BY_ALL)
     return tuple(
         Toleration(

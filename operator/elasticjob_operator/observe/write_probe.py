@@ -1,4 +1,4 @@
-"""After a request has failed: tries whether Leases can be written, to tell one tenant's trouble from an
+"""Tries whether Leases can be written after a request has failed, to distinguish one tenant's trouble from an
 outage.
 
 A probe is a dry-run patch of a round Lease that changes nothing. It takes the same way through the API
