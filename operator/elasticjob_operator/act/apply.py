@@ -9,18 +9,16 @@ itself and what depends on it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from elasticjob_operator.act import claims
 from elasticjob_operator.act.batch import Batch
 from elasticjob_operator.act.events import Recorder
 from elasticjob_operator.act.injection import HandlerImage
-from elasticjob_operator.act.job_state import JobState
+from elasticjob_operator.act.job_state import JobState, Spawn
 from elasticjob_operator.act.owned_writer import OwnedWriter
 from elasticjob_operator.act.pod_creation import PodCreation
 from elasticjob_operator.act.pods import PodWriter
 from elasticjob_operator.act.round_publisher import LeaseRoundPublisher, RoundPublisher
-from elasticjob_operator.act.spawn import Spawn
 from elasticjob_operator.act.spec_warnings import new_warnings
 from elasticjob_operator.act.status_writer import StatusWriter
 from elasticjob_operator.act.write_backoff import CLAIMS, ROUND
@@ -30,15 +28,6 @@ from elasticjob_operator.plan.state.model import Event, Job, Plan
 
 FAILING_WRITES_SHOWN_SECONDS = 1.0
 """How soon there is another pass when other writes fail than this one knew of: the condition names them."""
-
-
-@dataclass(frozen=True)
-class Written:
-    """``events``: what came up while writing, beyond the plan's own. ``wake_after``: seconds until
-    something that was postponed is due."""
-
-    events: tuple[Event, ...]
-    wake_after: float | None
 
 
 class Applier:
@@ -65,11 +54,12 @@ class Applier:
 
     async def write_rest(
         self, job: Job, plan: Plan, state: JobState, may_project: bool, hurried: bool
-    ) -> Written:
-        """Write all but the status; what fails waits for itself (``write_backoff``). Raises Stale."""
+    ) -> tuple[tuple[Event, ...], float | None]:
+        """Write all but the status; what fails waits for itself (``write_backoff``). Returns the Events that
+        came up meanwhile, and after how many seconds something that was postponed is due. Raises Stale."""
         turn = self.creation.first_turn(job, plan, state)
         if turn is not None:
-            return Written((), turn)
+            return (), turn
         backoff = state.writes.backoff
         failing_writes = backoff.failing_writes()
         before = self._batch(job, state)
@@ -105,10 +95,8 @@ class Applier:
         if backoff.failing_writes() != failing_writes:
             postponed.append(FAILING_WRITES_SHOWN_SECONDS)
         again = backoff.wake_after(self._clock(), state.writes.under_way)
-        return Written(
-            (*warnings, *before.events, *then.events),
-            earliest(*postponed, *owned_waits, wait, again),
-        )
+        events = (*warnings, *before.events, *then.events)
+        return events, earliest(*postponed, *owned_waits, wait, again)
 
     def _batch(self, job: Job, state: JobState) -> Batch:
         def late(events: list[Event]) -> None:

@@ -10,8 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from elasticjob_operator.act.job_state import Stale, WriteState
-from elasticjob_operator.act.spawn import Spawn
+from elasticjob_operator.act.job_state import Spawn, Stale, WriteState
 from elasticjob_operator.act.write_failures import record_write_failure
 from elasticjob_operator.logs import about
 from elasticjob_operator.observe.errors import ApiError, NotLeading

@@ -19,8 +19,7 @@ from typing import Any
 
 from elasticjob.contract.names import API_VERSION, JOB_LABEL, KIND
 from elasticjob.contract.text import one_line
-from elasticjob_operator.act.job_state import EventState, SentEvent
-from elasticjob_operator.act.spawn import Spawn
+from elasticjob_operator.act.job_state import EventState, SentEvent, Spawn
 from elasticjob_operator.logs import about
 from elasticjob_operator.observe.client import MERGE_PATCH, Api
 from elasticjob_operator.observe.errors import ApiError, NotFound

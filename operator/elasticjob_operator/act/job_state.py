@@ -6,9 +6,9 @@ Each part belongs to one module, which gets only that part.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from elasticjob.rounds.waits import Wait, WaitKey
 from elasticjob_operator.act.owned import Contents
@@ -22,6 +22,9 @@ from elasticjob_operator.plan.template.accelerators import Claims
 _LAST_RENEWAL = 2.0
 """Renewal intervals after which the last renewal has come that was due by the old one, with jitter."""
 _WRITES_AT_ONCE = 16
+
+Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
+"""Begins what may outlive a pass, as a task of this name."""
 
 
 class Stale(Exception):

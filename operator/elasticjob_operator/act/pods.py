@@ -118,10 +118,7 @@ class PodWriter:
     async def _label_again(self, job: Job, seen: SeenPod) -> None:
         """A pod of this job that no watch shows, since it lacks the job's label: put it back."""
         labels = {JOB_LABEL: job.name, SLOT_LABEL: str(seen.pod.slot), ATTEMPT_LABEL: str(seen.pod.attempt)}
-        path = f"/api/v1/namespaces/{job.namespace}/pods/{seen.name}"
-        with contextlib.suppress(NotFound, Conflict):
-            change = {"metadata": {"uid": seen.uid, "labels": labels}}
-            self._cache.saw_pod(await self._api.patch(path, change, MERGE_PATCH))
+        if await self._patch(job, PatchPod(seen.name, seen.uid, tuple(labels.items()))):
             log.warning("restored the labels of pod %s", seen.name, extra=about(job.key, pod=seen.name))
         self._cache.retry(job)
 
@@ -139,15 +136,19 @@ class PodWriter:
         else:
             self._cache.pods.remove(job.namespace, action.name, uid=action.uid)
 
-    async def _patch(self, job: Job, action: PatchPod) -> None:
+    async def _patch(self, job: Job, action: PatchPod) -> bool:
+        """Whether the pod is still there."""
         path = f"/api/v1/namespaces/{job.namespace}/pods/{action.name}"
         change: dict[str, Any] = {"metadata": {"uid": action.uid, "labels": dict(action.labels)}}
         content_type = MERGE_PATCH
         if action.condition is not None:
             path, content_type = f"{path}/status", STRATEGIC_MERGE_PATCH
             change = {"metadata": {"uid": action.uid}, "status": {"conditions": [_raw(action.condition)]}}
-        with contextlib.suppress(NotFound, Conflict):
+        try:
             self._cache.saw_pod(await self._api.patch(path, change, content_type))
+        except (NotFound, Conflict):
+            return False
+        return True
 
     async def _delete_job(self, job: Job) -> None:
         with contextlib.suppress(NotFound, Conflict):

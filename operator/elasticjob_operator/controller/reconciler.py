@@ -217,11 +217,11 @@ class Reconciler:
             state.writes.backoff.done(READING)
         events: tuple[Event, ...] = decided.events
         try:
-            rest = await self._applier.write_rest(job, decided, state, may_project, hurried)
-            events += rest.events
+            more, wake_after = await self._applier.write_rest(job, decided, state, may_project, hurried)
+            events += more
         finally:
             self._recorder.send(job, events, state.events)
-        return earliest(decided.wake_after, rest.wake_after)
+        return earliest(decided.wake_after, wake_after)
 
     def _others_leave(self, state: JobState, view: JobView, decided: Plan) -> bool:
         """Whether to wait for other members, where one has left the round without giving a reason.

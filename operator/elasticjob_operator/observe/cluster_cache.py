@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from elasticjob.contract.names import JOB_LABEL, members_lease, round_lease
 from elasticjob_operator.observe.answers import Json
 from elasticjob_operator.observe.client import Api
 from elasticjob_operator.observe.fields import version_of
-from elasticjob_operator.observe.informer import Informer, read_one
+from elasticjob_operator.observe.informer import Informer, Read, read_one
 from elasticjob_operator.observe.lists import PAGE, read_list
 from elasticjob_operator.observe.objects import SeenAccount, SeenNode, T, read_account, read_node
 from elasticjob_operator.observe.seen_lease import SeenLease, read_lease
@@ -297,35 +296,15 @@ class ClusterCache:
 
     def _informers(self, namespace: str) -> Watched:
         scope = f"/namespaces/{namespace}" if namespace else ""
+
+        def informer(path: str, read: Read[T], store: Store[T], optional: bool = False) -> Informer[T]:
+            path = path.format(scope)
+            return Informer(self._api, path, read, store, self._clock, JOB_LABEL, optional, namespace)
+
         return Watched(
-            pods=Informer(
-                self._api,
-                f"/api/v1{scope}/pods",
-                read_pod,
-                self.pods,
-                self._clock,
-                JOB_LABEL,
-                namespace=namespace,
-            ),
-            leases=Informer(
-                self._api,
-                f"/apis/coordination.k8s.io/v1{scope}/leases",
-                read_lease,
-                self.leases,
-                self._clock,
-                JOB_LABEL,
-                namespace=namespace,
-            ),
-            accounts=Informer(
-                self._api,
-                f"/api/v1{scope}/serviceaccounts",
-                read_account,
-                self.accounts,
-                self._clock,
-                JOB_LABEL,
-                optional=True,
-                namespace=namespace,
-            ),
+            pods=informer("/api/v1{}/pods", read_pod, self.pods),
+            leases=informer("/apis/coordination.k8s.io/v1{}/leases", read_lease, self.leases),
+            accounts=informer("/api/v1{}/serviceaccounts", read_account, self.accounts, optional=True),
         )
 
     def _watched_in(self, namespace: str) -> Watched | None:
@@ -439,7 +418,7 @@ async def _read_list_of(
     path: str,
     job: Job,
     store: Store[T],
-    read: Callable[[Mapping[str, Any], T | None], T],
+    read: Read[T],
 ) -> int:
     """List the objects of one job into their store; what is not among them has been deleted. Return the
     version of the newest."""

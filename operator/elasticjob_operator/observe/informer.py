@@ -39,6 +39,9 @@ _NO_GAP_SECONDS = 1.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 _FORBIDDEN_SECONDS = 300.0
 
+Read = Callable[[Mapping[str, Any], T | None], T]
+"""Reads an object, which may have been known before."""
+
 log = logging.getLogger(__name__)
 
 
@@ -50,7 +53,7 @@ class Informer(Generic[T]):
         self,
         api: Api,
         path: str,
-        read: Callable[[Mapping[str, Any], T | None], T],
+        read: Read[T],
         store: Store[T],
         clock: Callable[[], float],
         selector: str = "",
@@ -249,7 +252,7 @@ def read_one(
     path: str,
     raw: Mapping[str, Any],
     store: Store[T],
-    read: Callable[[Mapping[str, Any], T | None], T],
+    read: Read[T],
 ) -> T | None:
     """The object, slimmed; as it was known (None: not at all) if it can't be read."""
     meta = raw["metadata"]
