@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elasticjob.contract.names import WARM_ENV
-from elasticjob_operator.act.init_resources import modest, same
+from elasticjob_operator.act.init_resources import same_resources, small_resources
 from elasticjob_operator.plan.state.model import HandlerSource, Job
 from elasticjob_operator.plan.template.containers import HANDLER_CONTAINER
 
@@ -53,15 +53,15 @@ def wanted(job: Job) -> bool:
 
 
 def inject(
-    spec: dict[str, Any], container: dict[str, Any], image: HandlerImage, is_modest: bool = True
+    spec: dict[str, Any], container: dict[str, Any], image: HandlerImage, is_small: bool = True
 ) -> None:
-    """Change a pod's spec, and the training container in it. ``is_modest``: the init container asks for as
+    """Change a pod's spec, and the training container in it. ``is_small``: the init container asks for as
     little as it can, otherwise for what the training container does."""
     spec["volumes"] = [
         *(spec.get("volumes") or []),
         {"name": VOLUME, "emptyDir": {"sizeLimit": _SIZE_LIMIT}},
     ]
-    spec["initContainers"] = [_copies(spec, container, image, is_modest), *(spec.get("initContainers") or [])]
+    spec["initContainers"] = [_copies(spec, container, image, is_small), *(spec.get("initContainers") or [])]
     mount = {"name": VOLUME, "mountPath": HANDLER_DIR, "readOnly": True}
     container["volumeMounts"] = [*(container.get("volumeMounts") or []), mount]
     _extend_path(container)
@@ -85,7 +85,7 @@ def warnings(container: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _copies(
-    spec: Mapping[str, Any], container: Mapping[str, Any], image: HandlerImage, is_modest: bool
+    spec: Mapping[str, Any], container: Mapping[str, Any], image: HandlerImage, is_small: bool
 ) -> dict[str, Any]:
     """It inherits the pod's user, so that a platform which demands one of its own (OpenShift) is content; a
     pod without has the image's, which is not root either."""
@@ -103,7 +103,7 @@ def _copies(
         "image": image.name,
         **({"imagePullPolicy": image.pull_policy} if image.pull_policy else {}),
         "command": ["cp", "-R", f"{IMAGE_DIR}/.", HANDLER_DIR],
-        "resources": modest(container) if is_modest else same(container),
+        "resources": small_resources(container) if is_small else same_resources(container),
         "securityContext": context,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": VOLUME, "mountPath": HANDLER_DIR}],

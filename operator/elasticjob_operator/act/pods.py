@@ -19,7 +19,7 @@ from elasticjob.contract.names import ATTEMPT_LABEL, JOB_LABEL, SLOT_LABEL
 from elasticjob_operator.act.injection import HandlerImage
 from elasticjob_operator.act.job_state import JobState
 from elasticjob_operator.act.paths import job_path
-from elasticjob_operator.act.refusals import whose
+from elasticjob_operator.act.refusals import refused_containers
 from elasticjob_operator.act.template import pod_of
 from elasticjob_operator.logs import about
 from elasticjob_operator.observe.client import MERGE_PATCH, STRATEGIC_MERGE_PATCH, Api
@@ -82,17 +82,17 @@ class PodWriter:
     async def _create(self, job: Job, action: CreatePod, state: JobState) -> None:
         name = action.name
         state.pods.none_made = False
-        image, is_modest = self._handler_image, not state.pods.modesty_refused
-        pod = pod_of(job, action.slot, action.attempt, image, action.avoid, state.pods.claims, is_modest)
+        image, is_small = self._handler_image, not state.pods.small_refused
+        pod = pod_of(job, action.slot, action.attempt, image, action.avoid, state.pods.claims, is_small)
         try:
             answer = await self._api.create(f"/api/v1/namespaces/{job.namespace}/pods", pod)
         except AlreadyExists:
             await self._look_at(job, name)
         except (Forbidden, Invalid, NotFound) as error:
             state.owned.doubt_rights()  # it may have been the service account that is missing
-            refused = whose(error.message, pod["spec"])
+            refused = refused_containers(error.message, pod["spec"])
             error.message += refused
-            state.pods.modesty_refused = state.pods.modesty_refused or HANDLER_CONTAINER in refused
+            state.pods.small_refused = state.pods.small_refused or HANDLER_CONTAINER in refused
             raise
         else:
             self._cache.saw_pod(answer)

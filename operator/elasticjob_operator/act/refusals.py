@@ -21,7 +21,7 @@ _RATIO = re.compile(
 _NEARLY = Decimal("0.00001")
 
 
-def whose(message: str, spec: Mapping[str, Any]) -> str:
+def refused_containers(message: str, spec: Mapping[str, Any]) -> str:
     """A clause that names the containers of the pod's ``spec`` that the words fit; "" if they are about none,
     or fit all of several."""
     named: list[str] = []

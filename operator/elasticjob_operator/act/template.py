@@ -73,10 +73,10 @@ def pod_of(
     handler_image: injection.HandlerImage,
     avoid: tuple[str, ...] = (),
     claims: Claims = _NO_CLAIMS,
-    is_modest: bool = True,
+    is_small: bool = True,
 ) -> dict[str, Any]:
     """The manifest of the pod, kept off the nodes to ``avoid``. The job must have a template. ``claims``: the
-    ResourceClaimTemplates that it names; ``is_modest``: of what is added (``injection``)."""
+    ResourceClaimTemplates that it names; ``is_small``: of what is added (``injection``)."""
     template: dict[str, Any] = copy.deepcopy(dict(job.spec.template or {}))
     given = template.get("metadata") or {}
     spec: dict[str, Any] = template.get("spec") or {}
@@ -110,7 +110,7 @@ def pod_of(
     _keep_last_words(spec, container)
     added = _add_temporary_folder(spec, container)
     if injection.wanted(job):
-        injection.inject(spec, container, handler_image, is_modest)
+        injection.inject(spec, container, handler_image, is_small)
         added.append(injection.VOLUME)
     _let_evict(annotations, added)
     if annotations:
