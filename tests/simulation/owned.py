@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from elasticjob_operator.act.write_backoff import POLICY, RIGHTS
+from elasticjob_operator.act.owned_kinds import POLICY, RIGHTS
 from elasticjob_operator.plan.state.model import Action, CreatePod, Event, Job, Plan, Target
 from tests.simulation.api import Key, NotFound, Refused, Unavailable
 from tests.simulation.kernel import Script

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from elasticjob_operator.act.owned import Needs, NotOurs, write_together
-from elasticjob_operator.act.owned_kinds import ACCOUNT, BINDING, ROLE, wanted, writers_in
-from elasticjob_operator.act.write_backoff import RIGHTS
+from elasticjob_operator.act.owned_kinds import ACCOUNT, BINDING, RIGHTS, ROLE, wanted, writers_in
 from elasticjob_operator.observe.errors import AlreadyExists, ApiError, Conflict, NotFound
 from elasticjob_operator.plan.state.model import Job, JobSpec
 

@@ -11,7 +11,8 @@ import pytest
 from elasticjob_operator.act import batch as batches
 from elasticjob_operator.act.batch import Batch
 from elasticjob_operator.act.job_state import Stale, WriteState
-from elasticjob_operator.act.write_backoff import RIGHTS, STATUS, WriteBackoff
+from elasticjob_operator.act.owned_kinds import RIGHTS
+from elasticjob_operator.act.write_backoff import STATUS, WriteBackoff
 from elasticjob_operator.observe.errors import ApiError, Forbidden, TooManyRequests, Unavailable, error_of
 from elasticjob_operator.plan.state.model import Event, FailingWrite, Job, JobSpec, Target
 

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from elasticjob.rounds.waits import Wait, WaitKey
 from elasticjob_operator.act.owned import Contents
-from elasticjob_operator.act.owned_kinds import KINDS
+from elasticjob_operator.act.owned_kinds import KINDS, RIGHTS
 from elasticjob_operator.act.pod_creation_limiter import Reservation
-from elasticjob_operator.act.write_backoff import RIGHTS, WriteBackoff
+from elasticjob_operator.act.write_backoff import WriteBackoff
 from elasticjob_operator.plan.state.model import WAIT_RENEW_SECONDS, Target
 from elasticjob_operator.plan.state.status_size import MAX_STATUS_BYTES
 from elasticjob_operator.plan.template.accelerators import Claims

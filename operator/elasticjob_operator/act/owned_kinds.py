@@ -18,8 +18,10 @@ from typing import Any
 from elasticjob.contract.names import JOB_LABEL, round_lease
 from elasticjob_operator.act.owned import Contents, Needs, OwnedKind, Rule
 from elasticjob_operator.act.template import job_identity, service_account
-from elasticjob_operator.act.write_backoff import POLICY, RIGHTS
-from elasticjob_operator.plan.state.model import Job, NetworkPolicy
+from elasticjob_operator.plan.state.model import Job, NetworkPolicy, Target
+
+RIGHTS = Target("the pods' ServiceAccount, Role and RoleBinding", "written")
+POLICY = Target("the NetworkPolicy", "written")
 
 _ROUND_ENDING = round_lease("")
 _RBAC, _RBAC_PATH = "rbac.authorization.k8s.io/v1", "/apis/rbac.authorization.k8s.io/v1{}"

@@ -16,6 +16,7 @@ from elasticjob_operator.act.owned import Contents, Needs, OwnedKind, Rule, writ
 from elasticjob_operator.act.owned_kinds import (
     ACCOUNT,
     NETWORK_POLICY,
+    RIGHTS,
     ROLE,
     TARGETS,
     wanted,
@@ -23,7 +24,6 @@ from elasticjob_operator.act.owned_kinds import (
     writers_in,
 )
 from elasticjob_operator.act.template import job_identity
-from elasticjob_operator.act.write_backoff import RIGHTS
 from elasticjob_operator.observe.client import Api
 from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.plan.state.model import Event, Job, Plan, Target

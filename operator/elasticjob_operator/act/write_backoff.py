@@ -24,8 +24,6 @@ _HURRIED_BACKOFF_SECONDS = 1.0
 
 STATUS = Target("the status", "written", protocol=True)
 ROUND = Target("the round Lease", "written", protocol=True)
-RIGHTS = Target("the pods' ServiceAccount, Role and RoleBinding", "written")
-POLICY = Target("the NetworkPolicy", "written")
 READING = Target("the job", "read again")
 CLAIMS = Target("the ResourceClaimTemplates of the template", "read")
 
