@@ -25,7 +25,8 @@ from elasticjob_operator import __main__ as operator
 from elasticjob_operator import app
 from elasticjob_operator.controller.controller import Controller
 from elasticjob_operator.controller.registry import JobEntry
-from elasticjob_operator.observe.client import Client, Json
+from elasticjob_operator.observe.answers import Json
+from elasticjob_operator.observe.client import Client
 from elasticjob_operator.plan.planner import plan
 from elasticjob_operator.plan.state.model import Job, Now, Observed, Plan
 from elasticjob_operator.plan.state.status import JobStatus

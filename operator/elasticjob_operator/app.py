@@ -22,7 +22,7 @@ from elasticjob.api.tls import relax
 from elasticjob.contract.names import GROUP, PLURAL, VERSION
 from elasticjob_operator.act.paths import jobs_path
 from elasticjob_operator.controller.controller import Controller
-from elasticjob_operator.gc_tuning import Collector
+from elasticjob_operator.gc_tuning import GcTuning
 from elasticjob_operator.health import Health
 from elasticjob_operator.leadership.elector import Elector, identity
 from elasticjob_operator.metrics.meter import Meter
@@ -38,7 +38,7 @@ _CHUNK = 4
 """How many jobs kopf lists at a time: it holds them as Python objects, and one may take 30 MiB as such. Our
 own lists hold bytes."""
 _IDLE_SECONDS = 0.05
-"""For so long kopf holds an object that it has handed over, waiting for another version of it."""
+"""How long kopf holds an object that it has handed over, waiting for another version of it."""
 _log_ins = itertools.count()
 
 log = logging.getLogger("elasticjob.operator")
@@ -57,15 +57,15 @@ class _Running:
     probes: web.BaseRunner | None = None
     metrics: web.BaseRunner | None = None
     """If they have an address of their own."""
-    collector: Collector | None = None
+    gc_tuning: GcTuning | None = None
 
 
 running = _Running()
 
 
 class _NothingToCompare(kopf.DiffBaseStorage):
-    """kopf would copy the whole of each job that it hears of, and keep the rest of it to tell handlers of
-    changes what is new. There are no such handlers, and a status may have a megabyte."""
+    """kopf would copy the whole of each job that it hears of, and keep the rest of it to show
+    handlers of changes what is new. There are no such handlers, and a status may have a megabyte."""
 
     def build(
         self, *, body: kopf.Body, extra_fields: Iterable[kopf.FieldSpec] | None = None
@@ -127,8 +127,8 @@ async def login(**_: Any) -> kopf.ConnectionInfo:
 async def startup(settings: kopf.OperatorSettings, **_: Any) -> None:
     """Configure kopf, wait for the resource to be there, and start the controller."""
     configure(settings)
-    running.collector = Collector(asyncio.get_running_loop())
-    running.collector.start()
+    running.gc_tuning = GcTuning(asyncio.get_running_loop())
+    running.gc_tuning.start()
     chosen = running.settings or from_environment()
     health = Health()
     meter = Meter()
@@ -169,7 +169,7 @@ async def _stand(elector: Elector, controller: Controller) -> None:
 
 
 class EndlessBackoff:
-    """Pauses between tries, without a last one: after it kopf would give up, and the process would end."""
+    """Pauses between tries that do not end: kopf would give up, and the process with it, after the last."""
 
     def __init__(self, pauses: Sequence[float]) -> None:
         self._pauses = pauses
@@ -223,9 +223,9 @@ async def cleanup(**_: Any) -> None:
     for server in (running.probes, running.metrics):
         if server is not None:
             await server.cleanup()
-    if running.collector is not None:
-        running.collector.stop()
-    running.controller = running.elector = running.election = running.collector = None
+    if running.gc_tuning is not None:
+        running.gc_tuning.stop()
+    running.controller = running.elector = running.election = running.gc_tuning = None
     running.client = running.own_client = running.probes = running.metrics = None
 
 

@@ -21,15 +21,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 YOUNG, MIDDLE = 2_000, 5
-"""So many new containers until the youngest generation is collected, and so often until the middle one is."""
+"""How many new containers start a collection of the youngest generation, and how many of those start one of
+the middle generation."""
 _NEVER = 1_000_000
 WHOLE_SECONDS = 6 * 3600.0
-"""Between two looks at everything."""
+"""Time between two collections of everything."""
 GIVE_BACK_SECONDS = 60.0
-"""Between two returns of what is free to the machine."""
+"""Time between two returns of free memory to the machine."""
 
 
-class Collector:
+class GcTuning:
     """``monotonic`` gives seconds."""
 
     def __init__(
@@ -44,14 +45,14 @@ class Collector:
         self._returning: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """From now on, for the whole process."""
+        """Begin, for the whole process."""
         gc.set_threshold(YOUNG, MIDDLE, _NEVER)
         gc.freeze()  # imports leave nothing to collect
         gc.callbacks.append(self._collected)
         self._returning = self._loop.call_later(GIVE_BACK_SECONDS, self.give_back)
 
     def stop(self) -> None:
-        """As Python has it."""
+        """Restore Python's own settings."""
         if self._collected in gc.callbacks:
             gc.callbacks.remove(self._collected)
         if self._returning is not None:

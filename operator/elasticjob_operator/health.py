@@ -47,15 +47,15 @@ log = logging.getLogger("elasticjob.operator")
 
 
 class Health:
-    """See the module. What is None has not been made yet."""
+    """See the module. A part is None until it has been made."""
 
     def __init__(self, ask: Callable[[str], Awaitable[bool]] | None = None) -> None:
         self.controller: Controller | None = None
         self.elector: Elector | None = None
         self.election: asyncio.Task[None] | None = None
         self._ask = ask or answers
-        self._excused: dict[str, float] = {}
-        """By path: when the API server was last asked in vain for what a watch does not bring."""
+        self._last_failed_list: dict[str, float] = {}
+        """Last failed list for a stale watch, by path: when it was asked for."""
         self._said: dict[str, list[str]] = {}
 
     async def not_alive(self) -> list[str]:
@@ -108,11 +108,11 @@ class Health:
             return [f"this operator stands by; leading: {election['leader'] or 'none'}"]
         lines, now = [], self.controller.clock()
         for entry in self.controller.registry:
-            memory, passed = entry.memory, now - entry.memory.planned_at
-            if memory.waits:
+            planner, passed = entry.state.planner, now - entry.state.planner.planned_at
+            if planner.waits:
                 gone = {member.pod_uid: member.pod_name for member in entry.view.status.participants}
                 names = gone | self.controller.cache.pod_names(entry.view.job)
-                waits = [wait._replace(left=wait.left - passed) for wait in memory.waits]
+                waits = [wait._replace(left=wait.left - passed) for wait in planner.waits]
                 lines += [f"{entry.request} {line}" for line in sentences(waits, names)]
         return lines or ["no job waits for anything"]
 
@@ -146,10 +146,10 @@ class Health:
         now, limit = controller.clock(), controller.settings.max_silence
         heard = {i.path: i.last_event_at for i in controller.cache.informers() if not i.forbidden}
         heard.update(controller.source.last_event_at())
-        since = {p: max(t, controller.started_at, self._excused.get(p, t)) for p, t in heard.items()}
+        since = {p: max(t, controller.started_at, self._last_failed_list.get(p, t)) for p, t in heard.items()}
         silent = [path for path, moment in since.items() if now - moment > limit]
         there = await asyncio.gather(*(self._ask(path) for path in silent))
-        self._excused.update({path: now for path, yes in zip(silent, there, strict=True) if not yes})
+        self._last_failed_list.update({path: now for path, yes in zip(silent, there, strict=True) if not yes})
         return [
             f"no event on {path} for {now - since[path]:.0f} s, although the API server responds"
             for path, yes in zip(silent, there, strict=True)

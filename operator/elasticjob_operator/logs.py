@@ -2,8 +2,8 @@
 
 Messages carry the words of others: a worker's error text, the API server's answer, the text of an exception.
 So the formatters, and not those who log, see to it that none of them forges a line, moves a terminal's cursor
-or shows a secret. An exception keeps its type, its place and a quoted part of its text. Whatever is logged
-goes through here, also by libraries, and what nothing has caught.
+or shows a secret. An exception keeps its type, its place and a quoted part of its text. All that is
+logged goes through here, also by libraries, and so do uncaught exceptions.
 """
 
 from __future__ import annotations
@@ -94,10 +94,8 @@ def one_record(text: str, longest: int = _LONGEST_MESSAGE) -> str:
 
 
 def configure(settings: LogSettings, stream: TextIO | None = None) -> None:
-    """Log to standard error, or to ``stream``; also what nothing has caught, and warnings of Python.
-
-    Of libraries other than kopf there is no debug: some of them tell then what they send, tokens included.
-    """
+    """Log to standard error, or to ``stream``; also uncaught exceptions, and warnings of Python. Libraries
+    other than kopf log no debug: some of them log what they send, tokens included."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_Json() if settings.format == "json" else _Text(_TEXT))
     level = logging.getLevelNamesMapping()[settings.level.upper()]
@@ -107,7 +105,7 @@ def configure(settings: LogSettings, stream: TextIO | None = None) -> None:
     if level > logging.DEBUG:
         for name in _TALKATIVE:
             logging.getLogger(name).setLevel(max(level, logging.WARNING))
-    asyncio = logging.getLogger("asyncio")  # as kopf does: it tells of what is handled elsewhere
+    asyncio = logging.getLogger("asyncio")  # as kopf does: it is about what is handled elsewhere
     asyncio.propagate = False
     asyncio.handlers[:] = [logging.NullHandler()]
     logging.captureWarnings(True)

@@ -1,14 +1,14 @@
 """The HTTP server of the probes and of the metrics, which every pod of the cluster may reach.
 
-It shares an event loop and the process's open files with what leads. So whatever comes, it takes little:
+It shares an event loop and the process's open files with what leads. So no request may take much:
 
-* A connection has one request, and ends after ``SECONDS`` whatever the client does.
+* A connection has one request, and ends after ``SECONDS``, also if the client goes on.
 * There are at most ``MOST`` connections. For one more, the oldest of the address that has the most ends: the
   kubelet, which has one at a time, is answered unless a pod with the host's address asks, too.
 * An address gets ``PER_SECOND`` connections a second. Others are closed before a byte is read.
 * No body is read, and nothing is unpacked.
 
-The operator's own pod is not limited: who can connect from there has rights in it (``kubectl port-forward``).
+The operator's own pod is not limited: a client there has rights in it (``kubectl port-forward``).
 """
 
 from __future__ import annotations

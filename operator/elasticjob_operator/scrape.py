@@ -46,7 +46,7 @@ log = logging.getLogger("elasticjob.operator")
 
 @dataclass(frozen=True)
 class Seen:
-    """What was seen when somebody asked. Times are seconds. ``views``: the jobs, if this operator leads."""
+    """What is seen on request. Times are seconds. ``views``: the jobs, if this operator leads."""
 
     wall: datetime
     leading: bool
@@ -60,7 +60,7 @@ class Seen:
     watch_ages: tuple[tuple[str, float], ...] = ()
     watch_gaps: tuple[tuple[str, int], ...] = ()
     zones: Mapping[str, str] = field(default_factory=dict)
-    """Of nodes, by name."""
+    """Nodes by name."""
 
 
 def samples(seen: Seen, settings: MetricsSettings) -> Iterator[Sample]:
@@ -90,7 +90,7 @@ class Rendered:
 
 
 class Scrape:
-    """See the module. What is None has not been made yet."""
+    """See the module. A part is None until it has been made."""
 
     def __init__(self, meter: Meter, settings: MetricsSettings) -> None:
         self.controller: Controller | None = None
@@ -117,7 +117,7 @@ class Scrape:
             kind = path.rpartition("/")[2]
             if heard > float("-inf"):
                 ages[kind] = max(ages.get(kind, 0.0), now - heard)
-            gaps[kind] = gaps.get(kind, 0) + max(0, missed - 1)  # the first connection is none
+            gaps[kind] = gaps.get(kind, 0) + max(0, missed - 1)  # the first connection is not one
         entries = list(controller.registry)
         views = tuple(e.view for e in entries if e.view.managed_here and not e.view.deleting)
         queue = controller.queue
@@ -129,7 +129,7 @@ class Scrape:
             queued=queue.depth,
             under_way=len(queue.working),
             oldest=queue.oldest_seconds(),
-            failing_writes=sum(len(list(entry.memory.write_backoff)) for entry in entries),
+            failing_writes=sum(len(list(entry.state.writes.backoff)) for entry in entries),
             throttled=self.client.waiting if self.client is not None else 0,
             watch_ages=tuple(ages.items()),
             watch_gaps=tuple((kind, count) for kind, count in gaps.items() if kind != "elasticjobs"),
@@ -137,7 +137,7 @@ class Scrape:
         )
 
     async def render(self) -> Rendered:
-        """The text of now."""
+        """The text of the current metrics."""
         seen = self.look()
         return await in_own_thread(lambda: self._make(seen), "metrics")
 
@@ -191,7 +191,7 @@ class Scrape:
         return await serve(self.routes(), host, port)
 
     def routes(self) -> Mapping[str, Answer]:
-        """For a server that others share."""
+        """The routes, for a server that others share."""
         return {"/metrics": self.answer}
 
     async def watch_loop(self) -> None:

@@ -54,7 +54,7 @@ DEFAULT_LIMITS_ENV = "ELASTICJOB_DEFAULT_FAILURE_POLICY"
 NAMESPACE_DEFAULTS_ENV = "ELASTICJOB_NAMESPACE_DEFAULTS"
 _OF_A_NAMESPACE = {"ttlSecondsAfterFinished": 0, "activeDeadlineSeconds": 1}
 _MAX_NUMBER = 2**31 - 1
-"""As the resource definition has it."""
+"""The largest number that the resource definition allows."""
 _ACCOUNTS = ("application", "infrastructure", "preemption")
 _ACCOUNT_FIELDS = {"maxRestarts": 0, "windowSeconds": 1}
 _OTHER_LIMITS = {"maxRoundsWithoutProgress": 1, "hangTimeoutSeconds": 1, "idleDeadlineSeconds": 1}
@@ -248,7 +248,7 @@ def _limits(text: str) -> dict[str, Any]:
 
 
 def _namespace_defaults(text: str) -> dict[str, JobDefaults]:
-    """By namespace, as JSON in the words of the chart's ``jobDefaults``."""
+    """Read the defaults of namespaces, as JSON in the words of the chart's ``jobDefaults``."""
     if not text:
         return {}
     found = _json(text, NAMESPACE_DEFAULTS_ENV, '{"team-a": {"ttlSecondsAfterFinished": 3600}}')

@@ -14,7 +14,7 @@ from charts.generate import NAMESPACE, ROOT
 from devcluster.cluster import Cluster
 from devcluster.wait import wait_for
 from elasticjob.contract import names
-from elasticjob_operator.act.access import Access, rules
+from elasticjob_operator.act.owned_kinds import rules
 from elasticjob_operator.act.round_publisher import LeaseRoundPublisher
 from elasticjob_operator.plan.state.model import Job, JobSpec
 from tests.chart.release import NO_POD, Release
@@ -162,12 +162,11 @@ def _people_and_a_job(cluster: Cluster) -> None:
         to = [f"--clusterrole={role}", f"--serviceaccount={TEAM}:{role}"]
         cluster.kubectl("-n", TEAM, "create", "rolebinding", role, *to)
     mnist = Job(TEAM, "mnist", "uid", 1, JobSpec(template={"spec": {}}))
-    access = Access(True, ("mnist-elasticjob",), ("mnist-0-0",))
     rights = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",
         "metadata": {"name": "mnist-elasticjob"},
-        "rules": rules(access, LeaseRoundPublisher.reading(mnist)),
+        "rules": rules(("mnist-0-0",), LeaseRoundPublisher.reading(mnist)),
     }
     cluster.kubectl("-n", TEAM, "apply", "-f", "-", input=json.dumps(rights))
     to = ["--role=mnist-elasticjob", f"--serviceaccount={TEAM}:mnist-elasticjob"]

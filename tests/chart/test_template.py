@@ -15,7 +15,7 @@ import yaml
 from charts import generate
 from charts.dashboard.queries import RUNBOOKS_AT
 from charts.generate import NAMESPACE
-from elasticjob_operator.act import access
+from elasticjob_operator.act import owned_kinds
 from elasticjob_operator.act.round_publisher import LeaseRoundPublisher
 from elasticjob_operator.act.template import job_identity
 from elasticjob_operator.plan.state.model import Job, JobSpec
@@ -395,7 +395,7 @@ def test_operator_holds_what_it_grants(helm: Helm, name: str) -> None:
     role = _of(helm, VALUES[name], kind)[0]
     held = {right for rule in role["rules"] for right in _rights(rule)}
     job = Job("team-a", "mnist", "uid", 1, JobSpec(template={"spec": {"containers": []}}))
-    granted = access.rules(access.access_of(job, ("mnist-0-0",), ()), LeaseRoundPublisher.reading(job))
+    granted = owned_kinds.rules(("mnist-0-0",), LeaseRoundPublisher.reading(job))
     assert {right for rule in granted for right in _rights(rule)} <= held
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from elasticjob_operator import __main__
-from elasticjob_operator.act.apply import Applier
+from elasticjob_operator.act.status_writer import StatusWriter
 from elasticjob_operator.controller.job_source import JobSource
 from elasticjob_operator.observe.client import Client, WatchBatch
 from elasticjob_operator.observe.cluster_cache import ClusterCache
@@ -35,7 +35,7 @@ _real_choose = __main__.choose
 _real_watch = Client.watch
 _real_watched = JobSource.watched
 _real_list = JobSource.list_jobs
-_real_status = Applier.write_status
+_real_status = StatusWriter.write
 _real_pulse = ClusterCache.pulse
 
 
@@ -87,7 +87,7 @@ async def _list(self: JobSource, namespace: str) -> int:
     return await _real_list(self, namespace)
 
 
-async def _status(self: Applier, *given: Any) -> Any:
+async def _status(self: StatusWriter, *given: Any) -> Any:
     await _while_on("hang")
     return await _real_status(self, *given)
 
@@ -111,6 +111,6 @@ if __name__ == "__main__":
     Client.watch = _watch  # type: ignore[method-assign]
     JobSource.watched = _watched  # type: ignore[method-assign]
     JobSource.list_jobs = _list  # type: ignore[method-assign]
-    Applier.write_status = _status  # type: ignore[method-assign,assignment]
+    StatusWriter.write = _status  # type: ignore[method-assign,assignment]
     ClusterCache.pulse = _pulse  # type: ignore[method-assign]
     __main__.main()

@@ -12,7 +12,7 @@ import pytest
 
 from devcluster.access import ClusterAccess, KubectlError
 from elasticjob_operator.act.injection import HANDLER_DIR, VOLUME, HandlerImage
-from elasticjob_operator.act.refusals import whose
+from elasticjob_operator.act.refusals import refused_containers
 from elasticjob_operator.act.template import pod_of
 from elasticjob_operator.plan.state.model import Job, JobSpec
 from tests.dockerfile import Build
@@ -95,7 +95,7 @@ def test_the_container_that_a_limit_range_refuses_is_named(cluster: ClusterAcces
             cluster.kubectl("create", "-n", namespace, "--dry-run=server", "-f", "-", input=made)
         said = str(error.value)
         print(said)
-        return whose(said, json.loads(made)["spec"])
+        return refused_containers(said, json.loads(made)["spec"])
 
     limits = {"min": {"cpu": "500m"}, "max": {"memory": "1Gi"}, "maxLimitRequestRatio": {"memory": "2"}}
     limit_range(cluster, namespace, **limits)

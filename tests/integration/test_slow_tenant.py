@@ -17,7 +17,8 @@ from devcluster.wait import wait_for
 from elasticjob.contract.names import JOB_LABEL
 from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.controller.controller import Controller
-from elasticjob_operator.observe.client import Client, Json
+from elasticjob_operator.observe.answers import Json
+from elasticjob_operator.observe.client import Client
 from elasticjob_operator.observe.credentials import Credentials
 from elasticjob_operator.settings import Settings
 

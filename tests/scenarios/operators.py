@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from elasticjob.contract.names import pod_name
 from elasticjob.contract.round_record import RoundRecord
 from elasticjob.rounds.waits import WaitKey
 from elasticjob_operator.plan.planner import plan
@@ -137,9 +136,8 @@ class OtherOperator:
             self.see("record")
         for action in result.actions:
             if isinstance(action, CreatePod):
-                name = pod_name(self.world.job.name, action.slot, action.attempt)
-                if name in self.world.pods:
-                    self._say(f"refused: 409, {name} is there already")
+                if action.name in self.world.pods:
+                    self._say(f"refused: 409, {action.name} is there already")
                     continue
             elif isinstance(action, DeletePod):
                 there = self.world.pods.get(action.name)

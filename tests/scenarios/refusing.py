@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from elasticjob.contract.names import pod_name
 from elasticjob_operator.act.write_backoff import ROUND
 from elasticjob_operator.plan.state.model import Action, CreatePod, DeletePod, FailingWrite, Job
 
@@ -28,7 +27,7 @@ class RefusalCommands:
         """The actions that the API server takes; the planner hears of the others at its next pass."""
         made = [a for a in actions if isinstance(a, CreatePod) and "pods" in self.refused]
         deleted = [a for a in actions if isinstance(a, DeletePod) and "deletions" in self.refused]
-        names = sorted(pod_name(self.job.name, a.slot, a.attempt) for a in made)
+        names = sorted(action.name for action in made)
         told = [FailingWrite(ROUND.name, ROUND.verb, WHY)] if "round" in self.refused else []
         told += [FailingWrite(a.name, "deleted", WHY) for a in deleted]
         self.failing_writes = (*(FailingWrite(name, "created", WHY) for name in names), *told)

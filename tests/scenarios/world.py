@@ -11,7 +11,7 @@ import shlex
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 
-from elasticjob.contract.names import pod_name
+from elasticjob.contract.names import STANDBY_LABEL
 from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob.contract.reports import RoundReport
 from elasticjob.contract.round_record import RoundRecord
@@ -30,12 +30,11 @@ from elasticjob_operator.plan.state.model import (
     FailingWrite,
     Job,
     JobSpec,
-    LabelStandby,
     Now,
     Observed,
     Participant,
+    PatchPod,
     Pod,
-    SetMemberGate,
 )
 from elasticjob_operator.plan.state.status import JobStatus
 from elasticjob_operator.plan.state.waits import sentences
@@ -478,7 +477,7 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
     def act(self, action: Action, who: str = "") -> None:
         """Carry out what an operator decided about pods and Leases."""
         if isinstance(action, CreatePod):
-            name = pod_name(JOB, action.slot, action.attempt)
+            name = action.name
             assert name not in self.pods, f"{name} is made twice"
             uid = f"{self.job.uid}-{name}"
             self.pods[name] = Pod(
@@ -500,14 +499,14 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
                 self.pods[action.name] = replace(pod, deleting=True)
             else:
                 del self.pods[action.name]
-        elif isinstance(action, LabelStandby):
-            self.trace.append(
-                f"{who}{action.name} stands by" if action.standby else f"{who}{action.name} stands by no more"
-            )
-            self.pods[action.name] = replace(self.pods[action.name], standby=action.standby)
-        elif isinstance(action, SetMemberGate):
-            self.trace.append(f"{who}{action.name} is {'ready' if action.open else 'not ready any more'}")
-            self.pods[action.name] = replace(self.pods[action.name], member_gate=action.open)
+        elif isinstance(action, PatchPod) and action.condition is not None:
+            ready = action.condition.met
+            self.trace.append(f"{who}{action.name} is {'ready' if ready else 'not ready any more'}")
+            self.pods[action.name] = replace(self.pods[action.name], member_gate=ready)
+        elif isinstance(action, PatchPod):
+            standby = dict(action.labels)[STANDBY_LABEL] is not None
+            self.trace.append(f"{who}{action.name} stands by{'' if standby else ' no more'}")
+            self.pods[action.name] = replace(self.pods[action.name], standby=standby)
         elif isinstance(action, DeleteJob):
             self.trace.append(f"{who}delete the job: {action.why}")
             self.deleted = True

@@ -16,11 +16,11 @@ from typing import Any
 
 from elasticjob.contract.round_record import INLINE_MEMBERS
 from elasticjob.rounds.waits import WaitKey
-from elasticjob_operator.act.write_backoff import ROUND, STATUS, VERBS, Target, WriteBackoff, target_of
+from elasticjob_operator.act.write_backoff import ROUND, STATUS, WriteBackoff
 from elasticjob_operator.observe import errors
 from elasticjob_operator.plan.planner import plan, plan_without_status_write
 from elasticjob_operator.plan.rounds import rounds
-from elasticjob_operator.plan.state.model import Action, Now, Plan
+from elasticjob_operator.plan.state.model import VERBS, Action, Now, Plan, Target
 from elasticjob_operator.plan.state.status import JobStatus
 from tests.simulation.api import (
     JOB_KEY,
@@ -63,7 +63,7 @@ class Operator(Informers):
             self, lambda name, uid: self.delete_pod(name, uid), lambda uid: self.delete_job(uid), told
         )
         self._confirmed: tuple[Any, ...] | None = None
-        """``Memory.confirmed``."""
+        """``JobState.confirmed``."""
         self._continuity = -1
         self._dirty = self._heard = True
         self.write_backoff = WriteBackoff(lambda: self.kernel.between(0.75, 1.25))
@@ -185,10 +185,10 @@ class Operator(Informers):
             self.owned.keep(value.job, decided)
             self.owned.tell(decided.events)
             actions = self.owned.possible(value.job, actions)
-        wanted = [(target_of(value.job, action), action) for action in actions]
         for verb in VERBS:
-            self.write_backoff.keep(verb, [target for target, _ in wanted])
-        for target, action in wanted:
+            self.write_backoff.keep(verb, [action.target for action in actions])
+        for action in actions:
+            target = action.target
             if self.write_backoff.due(target, self.kernel.now):
                 try:
                     yield from self._pods.write(value.job, action)

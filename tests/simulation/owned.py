@@ -10,9 +10,8 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from elasticjob.contract.names import pod_name
-from elasticjob_operator.act.write_backoff import POLICY, RIGHTS, Target
-from elasticjob_operator.plan.state.model import Action, CreatePod, Event, Job, Plan
+from elasticjob_operator.act.owned_kinds import POLICY, RIGHTS
+from elasticjob_operator.plan.state.model import Action, CreatePod, Event, Job, Plan, Target
 from tests.simulation.api import Key, NotFound, Refused, Unavailable
 from tests.simulation.kernel import Script
 
@@ -57,7 +56,7 @@ class Owned:
             action
             for action in actions
             if not isinstance(action, CreatePod)
-            or ((self._protected or own) and pod_name(job.name, action.slot, action.attempt) in self._granted)
+            or ((self._protected or own) and action.name in self._granted)
         ]
 
     def tell(self, events: Sequence[Event]) -> None:

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 
-from elasticjob.contract.names import pod_name
+from elasticjob.contract.names import STANDBY_LABEL
 from elasticjob.contract.round_record import MemberList, RoundRecord
 from elasticjob_operator.plan.state.model import (
     Action,
@@ -18,9 +18,8 @@ from elasticjob_operator.plan.state.model import (
     DeleteJob,
     DeletePod,
     Job,
-    LabelStandby,
+    PatchPod,
     Pod,
-    SetMemberGate,
 )
 from tests.simulation.agent import HOOK_REPLACE_SECONDS, HOOK_SECONDS
 from tests.simulation.api import LIST_KEY, ROUND_KEY, Conflict, Item, Key, NotFound
@@ -131,7 +130,7 @@ class PodWriter:
         """Carry it out. Raises Unavailable, Refused."""
         informers = self._informers
         if isinstance(action, CreatePod):
-            name = pod_name(job.name, action.slot, action.attempt)
+            name = action.name
             uid = f"{job.uid}-{informers.kernel.rng.getrandbits(32):08x}"
             pod = Pod(name, uid, slot=action.slot, attempt=action.attempt, avoids=action.avoid)
             if job.spec.drain:
@@ -152,10 +151,8 @@ class PodWriter:
                     informers.cache.remove(("pod", action.name), uid=action.uid)
             except (NotFound, Conflict):
                 informers.cache.remove(("pod", action.name), uid=action.uid)
-        elif isinstance(action, LabelStandby):
-            yield from self._label(action)
-        elif isinstance(action, SetMemberGate):
-            return  # no pod that is played has the gate
+        elif isinstance(action, PatchPod):
+            yield from self._label(action)  # no pod that is played has the gate for members
         elif isinstance(action, DeleteJob):
             self._told(f"{informers.name} deletes the job: {action.why}")
             with contextlib.suppress(NotFound, Conflict):
@@ -168,17 +165,15 @@ class PodWriter:
                 yield from informers.send(lambda: informers.api.remove(("lease", action.name), seen.uid))
             informers.cache.remove(("lease", action.name), uid=seen.uid)
 
-    def _label(self, action: LabelStandby) -> Script:
+    def _label(self, action: PatchPod) -> Script:
         """The patch of one label, with a test of the UID."""
-        informers = self._informers
+        informers, standby = self._informers, dict(action.labels)[STANDBY_LABEL] is not None
 
         def patch() -> Item:
             there = informers.api.get(("pod", action.name))
             if there.uid != action.uid:
                 raise NotFound(action.name)
-            return informers.api.put(
-                ("pod", action.name), replace(there.value, standby=action.standby), there.uid
-            )
+            return informers.api.put(("pod", action.name), replace(there.value, standby=standby), there.uid)
 
         with contextlib.suppress(NotFound, Conflict):
             put = yield from informers.send(patch)

@@ -14,7 +14,7 @@ import psutil
 from elasticjob.contract.names import ATTEMPT_LABEL, JOB_LABEL, SLOT_LABEL
 from elasticjob_operator import gc_tuning
 from elasticjob_operator.controller.registry import Registry
-from elasticjob_operator.observe.objects import SeenPod, read_pod
+from elasticjob_operator.observe.seen_pod import SeenPod, read_pod
 from elasticjob_operator.observe.store import Store
 
 _JOBS, _PODS = 4_000, 8
@@ -36,7 +36,7 @@ def _pod(job: str, slot: int) -> Any:
 
 async def _figures() -> list[int]:
     loop = asyncio.get_running_loop()
-    found = gc_tuning.Collector(loop)
+    found = gc_tuning.GcTuning(loop)
     found.start()
     pods: Store[SeenPod] = Store(lambda _: None, loop.time)
     registry = Registry(lambda _: None, lambda _: None)

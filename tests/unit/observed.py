@@ -10,7 +10,9 @@ from elasticjob.contract.names import JOB_LABEL
 from elasticjob_operator.act.round_publisher import LeaseRoundPublisher
 from elasticjob_operator.observe.client import Api
 from elasticjob_operator.observe.cluster_cache import ClusterCache
-from elasticjob_operator.observe.objects import read_lease, read_node, read_pod
+from elasticjob_operator.observe.objects import read_node
+from elasticjob_operator.observe.seen_lease import read_lease
+from elasticjob_operator.observe.seen_pod import read_pod
 from elasticjob_operator.observe.write_health import WriteHealth
 from elasticjob_operator.plan.state.model import Job, JobSpec, Observed, Pod
 

@@ -11,12 +11,14 @@ import pytest
 from elasticjob_operator.act.job_state import Stale, Vanished
 from elasticjob_operator.controller.controller import Controller
 from elasticjob_operator.controller.registry import JobEntry
-from elasticjob_operator.observe.client import Api, Json
+from elasticjob_operator.observe.answers import Json
+from elasticjob_operator.observe.client import Api
 from elasticjob_operator.observe.errors import Forbidden, Unavailable
 from elasticjob_operator.observe.write_health import WriteHealth
 from elasticjob_operator.settings import Settings
 
 FORBIDDEN = Forbidden("GET", 403, "Forbidden", "no")
+JOB_ONLY = {"spec": {"policyTypes": ["Ingress"]}}
 
 
 class EmptyCluster:
@@ -196,11 +198,11 @@ async def test_what_a_job_owns_is_not_compared_during_a_pass_that_may_be_writing
     scene.passes.go_on.clear()
     scene.enqueue("a")
     await scene.nothing_more(1)
-    memory = scene.entry().memory
-    memory.network_policy = "JobOnly"
+    owned = scene.entry().state.owned
+    owned.written["NetworkPolicy"] = JOB_ONLY
     await scene.controller.source.compare_all_owned()
-    assert memory.network_policy == "JobOnly"
+    assert owned.written["NetworkPolicy"] == JOB_ONLY
     scene.passes.go_on.set()
     await scene.until(passes=1)
     await scene.controller.source.compare_all_owned()
-    assert memory.network_policy != "JobOnly"
+    assert owned.written["NetworkPolicy"] != JOB_ONLY

@@ -15,7 +15,7 @@ from elasticjob.contract.names import JOB_LABEL
 from elasticjob_operator.observe import cluster_cache as cache_module
 from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import Unavailable
-from elasticjob_operator.observe.objects import version_of
+from elasticjob_operator.observe.fields import version_of
 from elasticjob_operator.observe.write_health import WriteHealth
 from elasticjob_operator.plan.state.model import Job, JobSpec
 from tests.unit.test_observe_client import event, served, streaming

@@ -10,7 +10,8 @@ from typing import cast
 
 from elasticjob_operator.leadership.core import Place, Timing
 from elasticjob_operator.leadership.elector import Elector
-from elasticjob_operator.observe.client import Api, Json, WatchBatch
+from elasticjob_operator.observe.answers import Json
+from elasticjob_operator.observe.client import Api, WatchBatch
 from elasticjob_operator.observe.errors import AlreadyExists, Conflict, NotFound, Unavailable
 
 LONG = Timing(lease_duration=60.0, renew_deadline=40.0, retry_period=0.05)

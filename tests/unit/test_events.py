@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, cast
 
 from elasticjob_operator.act.events import Recorder
-from elasticjob_operator.act.job_state import Memory
+from elasticjob_operator.act.job_state import EventState
 from elasticjob_operator.observe.client import Api
 from elasticjob_operator.plan.state.model import Event, Job, JobSpec
 
@@ -22,10 +22,10 @@ class Sent:
 
 
 def test_events_of_a_frequent_kind_leave_a_part_of_the_burst_to_others() -> None:
-    sent, memory = Sent(), Memory()
-    recorder = Recorder(cast(Api, sent), lambda: 0.0)
+    sent, state = Sent(), EventState()
+    recorder = Recorder(cast(Api, sent), lambda: 0.0, spawn=cast(Any, None))
     many = [Event("PodEndedEarly", f"mnist-{slot}-0 ended", True, frequent=True) for slot in range(100)]
     rounds = [Event("RoundPublished", f"round {number} begins") for number in range(100)]
-    asyncio.run(recorder.send(JOB, many, memory))
-    asyncio.run(recorder.send(JOB, rounds, memory))
+    asyncio.run(recorder.deliver(JOB, many, state))
+    asyncio.run(recorder.deliver(JOB, rounds, state))
     assert sent.reasons == ["PodEndedEarly"] * 15 + ["RoundPublished"] * 10

@@ -215,8 +215,8 @@ async def test_what_jobs_wait_for_is_told_by_who_leads_to_who_is_inside_of_the_p
     scene.controller.source.watched(scene.job(5))
     (entry,) = scene.controller.registry
     assert scene.health.waits() == ["no job waits for anything"]
-    entry.memory.waits = (Wait(WaitKey(RoundWait.REJOIN, 2), 45.0, 40.0),)
-    entry.memory.planned_at, scene.now = 10.0, 13.0
+    entry.state.planner.waits = (Wait(WaitKey(RoundWait.REJOIN, 2), 45.0, 40.0),)
+    entry.state.planner.planned_at, scene.now = 10.0, 13.0
     line = "here/job waits for the members of the previous round to rejoin: round 2, 37 of 45 s left"
     assert scene.health.waits() == [line]
 

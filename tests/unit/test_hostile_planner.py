@@ -23,7 +23,8 @@ from elasticjob.contract.reports import FailureReport, ProgressReport, RoundRepo
 from elasticjob.contract.round_record import MAX_ROUND_BYTES, MemberList, RoundRecord
 from elasticjob.contract.text import one_line
 from elasticjob.rounds.waits import WaitKey
-from elasticjob_operator.observe import objects
+from elasticjob_operator.observe.seen_lease import SeenLease, read_lease
+from elasticjob_operator.observe.seen_pod import read_pod
 from elasticjob_operator.plan.planner import plan
 from elasticjob_operator.plan.state import status_json
 from elasticjob_operator.plan.state.model import (
@@ -115,8 +116,8 @@ def check(decided: Plan) -> None:
 
 def observed(job: Job, pods: Iterable[hostile.Json], leases: Iterable[hostile.Json]) -> Observed:
     """As ``ClusterCache.observe`` joins them."""
-    seen = {p.name: p for p in map(objects.read_pod, pods)}
-    slim = {lease.name: lease for lease in map(objects.read_lease, leases)}
+    seen = {p.name: p for p in map(read_pod, pods)}
+    slim = {lease.name: lease for lease in map(read_lease, leases)}
     templated = job.spec.template is not None
     return Observed(
         pods=tuple(
@@ -202,7 +203,7 @@ def passes(world: Observed, status: JobStatus | None = None, seconds: Iterable[f
 @given(hostile.lease_annotations(["id-9"]))
 @SEVERAL
 def test_the_other_pods_form_a_round_without_the_one_that_writes_garbage(garbage: dict[str, str]) -> None:
-    bad = objects.read_lease(
+    bad = read_lease(
         {
             "metadata": {"name": "mnist-0-0", "namespace": "default", "annotations": garbage},
             "spec": {"holderIdentity": "uid-0"},
@@ -388,9 +389,9 @@ def test_one_line_is_printable_bounded_and_changes_nothing_else(text: str, limit
 
 
 def test_a_lease_of_256_kib_is_kept_as_a_digest_and_garbage_after_garbage_is_no_news() -> None:
-    def read(text: str, old: objects.SeenLease | None = None) -> objects.SeenLease:
+    def read(text: str, old: SeenLease | None = None) -> SeenLease:
         meta = {"name": "x", "annotations": {PARTICIPANT_ANNOTATION: text}}
-        return objects.read_lease({"metadata": meta, "spec": {}}, old)
+        return read_lease({"metadata": meta, "spec": {}}, old)
 
     first, second = read("x" * 262_144), read("{" * 262_144)
     assert len(str(first.texts)) < 200

@@ -16,13 +16,15 @@ from hypothesis import strategies as st
 from elasticjob.contract.names import JOB_LABEL, PARTICIPANT_ANNOTATION
 from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob.rounds.waits import WaitKey
-from elasticjob_operator.act.job_state import Memory
+from elasticjob_operator.act.job_state import JobState
 from elasticjob_operator.controller.controller import Controller
-from elasticjob_operator.observe import objects
-from elasticjob_operator.observe.client import Json, WatchBatch
+from elasticjob_operator.observe.answers import Json
+from elasticjob_operator.observe.client import WatchBatch
 from elasticjob_operator.observe.errors import Invalid, NotFound, error_of
 from elasticjob_operator.observe.informer import Informer
-from elasticjob_operator.observe.objects import SeenPod
+from elasticjob_operator.observe.objects import read_node
+from elasticjob_operator.observe.seen_lease import SeenLease, read_lease
+from elasticjob_operator.observe.seen_pod import SeenPod, read_pod
 from elasticjob_operator.observe.spec import MalformedJob, read_job
 from elasticjob_operator.observe.store import Store
 from elasticjob_operator.observe.write_health import WriteHealth
@@ -52,9 +54,7 @@ anything = st.recursive(
 )
 
 
-@given(
-    st.sampled_from([objects.read_pod, objects.read_lease, objects.read_node]), anything, anything, anything
-)
+@given(st.sampled_from([read_pod, read_lease, read_node]), anything, anything, anything)
 @SEVERAL
 def test_an_object_of_any_shape_is_slimmed(
     read: Callable[[Json], Any], meta: Any, spec: Any, status: Any
@@ -104,7 +104,7 @@ async def test_an_object_that_cannot_be_read_makes_nobody_blind() -> None:
     def read(raw: Mapping[str, Any], old: SeenPod | None) -> SeenPod:
         if raw.get("poison"):
             raise ValueError("poison")
-        return objects.read_pod(raw, old)
+        return read_pod(raw, old)
 
     class OneWatch:
         lists = 0
@@ -134,9 +134,9 @@ async def test_an_object_that_cannot_be_read_makes_nobody_blind() -> None:
 def test_a_million_joins_of_one_pod_leave_nothing_behind() -> None:
     """Memory: one Lease is one entry whatever it said before (50,000 joins, the same 20 times over)."""
     news: list[str] = []
-    store: Store[objects.SeenLease] = Store(lambda item: news.append(item.name), lambda: 0.0)
+    store: Store[SeenLease] = Store(lambda item: news.append(item.name), lambda: 0.0)
     sizes = set()
-    status, timers, memory = JobStatus(attempts=(0,)), dict[WaitKey, float](), Memory()
+    status, timers, state = JobStatus(attempts=(0,)), dict[WaitKey, float](), JobState()
     for version in range(1, 50_001):
         record = ParticipantRecord(f"id-{version}", "Joining", "10.0.0.1:80").dump()
         raw = {
@@ -150,22 +150,22 @@ def test_a_million_joins_of_one_pod_leave_nothing_behind() -> None:
             },
             "spec": {"holderIdentity": "mnist-0-0"},
         }
-        store.put(objects.read_lease(raw, store.get("default", "mnist-0-0")))
+        store.put(read_lease(raw, store.get("default", "mnist-0-0")))
         if version % 2500 == 0:
             job = Job("default", "mnist", "uid", 1, read_job(JOB).job.spec)
             lease = store.of_job("default", "mnist")["mnist-0-0"].participant
-            pod = objects.read_pod(raw_pod("mnist-0-0", version)).pod
+            pod = read_pod(raw_pod("mnist-0-0", version)).pod
             world = Observed(pods=(pod,), leases={"mnist-0-0": lease})
             decided = plan(job, status, world, Now(NOW, version, str(version)), timers)
             status, timers = decided.status, dict(decided.timers)
             sizes.add((len(store), len(timers) < 20, len(json.dumps(status_json.dump(status))) < 12_000))
     assert sizes == {(1, True, True)}
     assert len(news) == 50_000
-    assert not memory.events
+    assert not state.events.sent
 
 
 def test_a_hundred_thousand_leases_that_claim_a_job_are_taken_away_piece_by_piece() -> None:
-    lease = objects.read_lease({"metadata": {"name": "x"}, "spec": {"holderIdentity": "nobody"}}).participant
+    lease = read_lease({"metadata": {"name": "x"}, "spec": {"holderIdentity": "nobody"}}).participant
     world = Observed(leases={f"claims-{i}": lease for i in range(100_000)})
     status, timers, actions = JobStatus(), dict[WaitKey, float](), 0
     for second in (0, 11):

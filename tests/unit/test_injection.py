@@ -135,7 +135,7 @@ def test_where_less_is_refused_it_asks_for_the_same() -> None:
         "limits": {"nvidia.com/gpu": 1},
     }
     template = {"spec": {"containers": [{"name": "main", "resources": theirs}]}}
-    (container,) = pod_of(a_job(template), 0, 0, IMAGE, is_modest=False)["spec"]["initContainers"]
+    (container,) = pod_of(a_job(template), 0, 0, IMAGE, is_small=False)["spec"]["initContainers"]
     asked = {"requests": {"cpu": "2", "memory": "1Gi", "ephemeral-storage": "1Gi"}}
     assert container["resources"] == asked
 

@@ -16,13 +16,12 @@ from typing import Any
 import pytest
 
 from elasticjob_operator import logs
-from elasticjob_operator.act.batch import record_write_failure
 from elasticjob_operator.act.events import log_event
-from elasticjob_operator.act.job_state import Memory
-from elasticjob_operator.act.write_backoff import creation_of
+from elasticjob_operator.act.job_state import WriteState
+from elasticjob_operator.act.write_failures import record_write_failure
 from elasticjob_operator.logs import LogSettings
 from elasticjob_operator.observe.errors import error_of
-from elasticjob_operator.plan.state.model import Event, Job, JobSpec
+from elasticjob_operator.plan.state.model import Event, Job, JobSpec, Target
 
 JWT = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJzeXN0ZW0ifQ.c2lnbmF0dXJlLW9mLWl0"
 JOB = Job("ml", "bert", "uid", 1, JobSpec())
@@ -271,7 +270,7 @@ def test_an_answer_of_the_api_server_is_shown_without_the_token_that_it_repeats(
 ) -> None:
     written = configured()
     error = error_of("POST /pods", 403, {}, f"<html>\nBearer {JWT}\n</html>".encode())
-    (event,) = record_write_failure(JOB, Memory(), creation_of("bert-0-0"), error, 0.0)
+    (event,) = record_write_failure(JOB, WriteState(), Target("bert-0-0", "created"), error, 0.0)
     log_event(JOB, event)
     for line in objects(written):
         assert (line["job"], line["pod"], line["reason"]) == ("ml/bert", "bert-0-0", "PodRejected")

@@ -27,7 +27,9 @@ from elasticjob.contract.reports import FailureReport, RoundReport
 from elasticjob.contract.round_record import RoundRecord
 from elasticjob_operator.observe.client import Api
 from elasticjob_operator.observe.errors import Unavailable
-from elasticjob_operator.observe.objects import SeenLease, read_lease, read_node, read_pod
+from elasticjob_operator.observe.objects import read_node
+from elasticjob_operator.observe.seen_lease import SeenLease, read_lease
+from elasticjob_operator.observe.seen_pod import read_pod
 from elasticjob_operator.observe.store import Store
 from elasticjob_operator.observe.write_health import WriteHealth
 from elasticjob_operator.observe.write_probe import WriteProbe

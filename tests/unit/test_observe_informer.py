@@ -12,10 +12,11 @@ import pytest
 from elasticjob.contract.names import JOB_LABEL, PARTICIPANT_ANNOTATION
 from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob_operator.observe import informer as informer_module
-from elasticjob_operator.observe.client import Json, WatchBatch
+from elasticjob_operator.observe.answers import Json
+from elasticjob_operator.observe.client import WatchBatch
 from elasticjob_operator.observe.errors import Forbidden, Gone, Unavailable
 from elasticjob_operator.observe.informer import Informer
-from elasticjob_operator.observe.objects import SeenLease, read_lease
+from elasticjob_operator.observe.seen_lease import SeenLease, read_lease
 from elasticjob_operator.observe.store import Store
 from elasticjob_operator.observe.write_health import WriteHealth
 

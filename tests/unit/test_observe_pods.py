@@ -11,7 +11,8 @@ from elasticjob.contract.names import JOB_LABEL
 from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob.contract.reports import StartsReport
 from elasticjob.contract.text import last_words
-from elasticjob_operator.observe.objects import SeenLease, read_lease, read_pod
+from elasticjob_operator.observe.seen_lease import SeenLease, read_lease
+from elasticjob_operator.observe.seen_pod import read_pod
 from elasticjob_operator.plan.state.model import Exit, Pod
 from tests.unit.observed import FOREIGN, TEMPLATED, Scene, raw_pod, status
 

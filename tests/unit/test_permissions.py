@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from charts.generate import MANIFESTS, ROOT
-from elasticjob_operator.act.access import Access, rules
+from elasticjob_operator.act.owned_kinds import rules
 from elasticjob_operator.act.round_publisher import LeaseRoundPublisher
 from elasticjob_operator.plan.state.model import Job, JobSpec
 from tests.operator_rights import Right, Used, count, problems, rights
@@ -58,8 +58,7 @@ def test_the_users_rights_are_those_of_the_page() -> None:
 
 def test_the_pods_rights_are_those_of_the_page() -> None:
     job = Job("default", "mnist", "uid", 1, JobSpec(template={"spec": {}}))
-    access = Access(True, ("mnist-elasticjob",), ("mnist-0-0",))
-    granted = rules(access, LeaseRoundPublisher.reading(job))
+    granted = rules(("mnist-0-0",), LeaseRoundPublisher.reading(job))
     names = {
         "`<job>-round`": ["mnist-round"],
         "`<job>.members-round`": ["mnist.members-round"],

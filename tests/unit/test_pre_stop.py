@@ -26,7 +26,7 @@ from elasticjob.contract.names import (
 from elasticjob.drain.pre_stop import PodHook
 from elasticjob_operator.act import pre_stop
 from elasticjob_operator.act.template import pod_of
-from elasticjob_operator.observe.objects import read_pod
+from elasticjob_operator.observe.seen_pod import read_pod
 from tests.unit.test_template import IMAGE, a_job, simple
 
 PYTHON = {"command": [sys.executable, "-m", "torch.distributed.run"]}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from elasticjob_operator.act.refusals import whose
+from elasticjob_operator.act.refusals import refused_containers
 
 MINE = {"requests": {"cpu": "2"}, "limits": {"memory": "1Gi"}}
 OURS = {"requests": {"cpu": "250m"}, "limits": {"cpu": "250m", "memory": "64Mi"}}
@@ -42,9 +42,9 @@ HANDLER = " (init container elasticjob-handler, which the operator adds)"
     ],
 )  # fmt: skip
 def test_the_container_is_named(words: str, said: str) -> None:
-    assert whose(f'pods "a-0-0" is forbidden: {words}', SPEC) == said
+    assert refused_containers(f'pods "a-0-0" is forbidden: {words}', SPEC) == said
 
 
 def test_what_fits_all_is_said_of_none() -> None:
     spec = {"containers": [{"name": "a"}, {"name": "b"}]}
-    assert whose("maximum cpu usage per Container is 1, but limit is 2", spec) == ""
+    assert refused_containers("maximum cpu usage per Container is 1, but limit is 2", spec) == ""

@@ -98,7 +98,7 @@ def test_writes_that_failed_are_due_again_when_people_have_changed_the_job(
 ) -> None:
     scene = Scene()
     scene.registry.update(job(5))
-    backoff = scene.entry().memory.write_backoff
+    backoff = scene.entry().state.writes.backoff
     backoff.failed(STATUS, Forbidden("PATCH", 403, "Forbidden", "no"), now=0.0)
     scene.registry.update(job(6, **change))
     assert backoff.due(STATUS, now=0.0) == again
@@ -182,10 +182,10 @@ def test_the_watch_is_behind_until_it_has_brought_what_was_expected_of_it() -> N
 def test_who_takes_over_relies_on_nothing_that_it_remembers() -> None:
     scene = Scene()
     scene.registry.update(job(5))
-    entry, memory = scene.entry(), scene.entry().memory
+    entry, state = scene.entry(), scene.entry().state
     status = replace(JobStatus(), restarts=1)
     scene.registry.update(job(6, status=status_json.dump(status)))
     assert entry.covered_status == JobStatus()
     scene.registry.start_afresh()
-    assert entry.memory is not memory
+    assert entry.state is not state
     assert entry.covered_status == status

@@ -10,9 +10,9 @@ import pytest
 
 from elasticjob.contract.names import MEMBERS_ANNOTATION, ROUND_ANNOTATION
 from elasticjob.contract.round_record import MemberList, RoundRecord
-from elasticjob_operator.act.job_state import Memory, Stale
+from elasticjob_operator.act.job_state import PublishedState, Stale
 from elasticjob_operator.act.round_publisher import LeaseRoundPublisher
-from elasticjob_operator.observe.objects import SeenLease, read_lease
+from elasticjob_operator.observe.seen_lease import SeenLease, read_lease
 from elasticjob_operator.observe.store import Store
 from elasticjob_operator.plan.state.model import Job, JobSpec
 
@@ -37,8 +37,10 @@ class Namespace:
             self.saw_lease(self._put(name, {key: record.dump()}))
         self.projector = LeaseRoundPublisher(cast(Any, self), cast(Any, self), lambda: 0.0)
 
-    def write(self, record: RoundRecord, members: MemberList | None, memory: Memory | None = None) -> None:
-        asyncio.run(self.projector.write(JOB, record, members, memory or Memory()))
+    def write(
+        self, record: RoundRecord, members: MemberList | None, state: PublishedState | None = None
+    ) -> None:
+        asyncio.run(self.projector.write(JOB, record, members, state or PublishedState()))
 
     # What the projector asks of the world and of the API server.
 
@@ -100,15 +102,15 @@ def test_a_lease_that_got_ahead_after_the_check_is_not_written_over(there: Round
 
 
 def test_the_list_is_written_before_the_round_and_once() -> None:
-    namespace, memory = Namespace(), Memory()
-    namespace.write(LARGE, LIST, memory)
+    namespace, state = Namespace(), PublishedState()
+    namespace.write(LARGE, LIST, state)
     assert namespace.written == [LIST_LEASE, "mnist-round"]
-    namespace.write(LARGE, LIST, memory)
+    namespace.write(LARGE, LIST, state)
     assert len(namespace.written) == 2, "nothing is new"
-    namespace.write(replace(LARGE, phase="Broken"), None, memory)
+    namespace.write(replace(LARGE, phase="Broken"), None, state)
     assert namespace.written[2:] == ["mnist-round"]
     later = replace(LIST, number=3, nonce="next")
-    namespace.write(replace(LARGE, number=3, nonce="next"), later, memory)
+    namespace.write(replace(LARGE, number=3, nonce="next"), later, state)
     assert namespace.written[3:] == [LIST_LEASE, "mnist-round"]
 
 
@@ -140,19 +142,19 @@ def test_the_list_of_a_former_job_of_this_name_goes() -> None:
 
 def test_a_list_that_is_gone_is_not_made_again_unasked() -> None:
     """It may have gone with its job."""
-    namespace, memory = Namespace(), Memory()
-    namespace.write(LARGE, LIST, memory)
+    namespace, state = Namespace(), PublishedState()
+    namespace.write(LARGE, LIST, state)
     namespace.leases.remove("default", LIST_LEASE)
     with pytest.raises(Stale):
-        namespace.write(LARGE, LIST, memory)
+        namespace.write(LARGE, LIST, state)
 
 
 def test_that_members_are_being_replaced_is_written_at_once() -> None:
     """The hooks of those that leave wait for ten seconds, a sentence may wait as long for its write."""
-    namespace, memory = Namespace(), Memory()
-    namespace.write(PLANNED, None, memory)
-    namespace.write(replace(PLANNED, waiting_message="for nothing"), None, memory)
+    namespace, state = Namespace(), PublishedState()
+    namespace.write(PLANNED, None, state)
+    namespace.write(replace(PLANNED, waiting_message="for nothing"), None, state)
     assert namespace.written == ["mnist-round"]
-    namespace.write(replace(PLANNED, replacing=True), None, memory)
-    namespace.write(PLANNED, None, memory)
+    namespace.write(replace(PLANNED, replacing=True), None, state)
+    namespace.write(PLANNED, None, state)
     assert namespace.written == ["mnist-round"] * 3

@@ -8,7 +8,8 @@ from contextlib import suppress
 from typing import Any, cast
 
 from elasticjob.contract.names import ATTEMPT_LABEL, JOB_LABEL, SLOT_LABEL
-from elasticjob_operator.observe.client import Api, Json, WatchBatch
+from elasticjob_operator.observe.answers import Json
+from elasticjob_operator.observe.client import Api, WatchBatch
 from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import Gone
 from elasticjob_operator.observe.write_health import WriteHealth

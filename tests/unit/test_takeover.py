@@ -16,7 +16,8 @@ import pytest
 from elasticjob.contract.names import ATTEMPT_LABEL, JOB_LABEL, SLOT_LABEL
 from elasticjob_operator.controller.controller import Controller
 from elasticjob_operator.controller.reconciler import Planner
-from elasticjob_operator.observe.client import Json, WatchBatch
+from elasticjob_operator.observe.answers import Json
+from elasticjob_operator.observe.client import WatchBatch
 from elasticjob_operator.observe.errors import Gone, NotFound
 from elasticjob_operator.observe.lists import PAGE, read_list
 from elasticjob_operator.observe.write_health import WriteHealth

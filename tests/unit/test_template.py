@@ -18,7 +18,7 @@ from elasticjob_operator.act.template import (
     service_account,
     warnings,
 )
-from elasticjob_operator.observe.objects import read_pod
+from elasticjob_operator.observe.seen_pod import read_pod
 from elasticjob_operator.plan.state.model import Job, JobSpec, WarmWorkers
 from elasticjob_operator.plan.template.containers import (
     DEFAULT_CONTAINER_ANNOTATION,

@@ -16,10 +16,11 @@ from elasticjob.contract.round_record import RoundRecord
 from elasticjob.rounds.waits import RoundWait, Wait, WaitKey
 from elasticjob_operator.act.job_state import Renewals
 from elasticjob_operator.observe import cluster_cache as cache_module
-from elasticjob_operator.observe.client import Api, Json
+from elasticjob_operator.observe.answers import Json
+from elasticjob_operator.observe.client import Api
 from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import Unavailable
-from elasticjob_operator.observe.objects import read_lease
+from elasticjob_operator.observe.seen_lease import read_lease
 from elasticjob_operator.observe.write_health import WriteHealth
 from elasticjob_operator.plan.planner import plan
 from elasticjob_operator.plan.state.model import (

@@ -10,10 +10,11 @@ import pytest
 
 from elasticjob_operator.act import batch as batches
 from elasticjob_operator.act.batch import Batch
-from elasticjob_operator.act.job_state import Memory, Stale
-from elasticjob_operator.act.write_backoff import RIGHTS, STATUS, Target, WriteBackoff, creation_of
+from elasticjob_operator.act.job_state import Stale, WriteState
+from elasticjob_operator.act.owned_kinds import RIGHTS
+from elasticjob_operator.act.write_backoff import STATUS, WriteBackoff
 from elasticjob_operator.observe.errors import ApiError, Forbidden, TooManyRequests, Unavailable, error_of
-from elasticjob_operator.plan.state.model import Event, FailingWrite, Job, JobSpec
+from elasticjob_operator.plan.state.model import Event, FailingWrite, Job, JobSpec, Target
 
 JOB = Job("default", "mnist", "uid", 1, JobSpec())
 WEBHOOK = 'Internal error occurred: failed calling webhook "pods.example.com": connection refused'
@@ -24,16 +25,16 @@ def test_pauses_grow_to_half_a_minute_and_end_with_success() -> None:
     backoff = WriteBackoff(jitter=lambda: 1.0)
     now, pauses = 100.0, []
     for _ in range(7):
-        backoff.failed(creation_of("mnist-0-0"), DOWN, now)
+        backoff.failed(Target("mnist-0-0", "created"), DOWN, now)
         left = backoff.wake_after(now)
         assert left is not None
-        assert not backoff.due(creation_of("mnist-0-0"), now + left - 0.01)
-        assert backoff.due(creation_of("mnist-1-0"), now), "others are tried"
+        assert not backoff.due(Target("mnist-0-0", "created"), now + left - 0.01)
+        assert backoff.due(Target("mnist-1-0", "created"), now), "others are tried"
         now += left
-        assert backoff.due(creation_of("mnist-0-0"), now)
+        assert backoff.due(Target("mnist-0-0", "created"), now)
         pauses.append(left)
     assert pauses == [1, 2, 4, 8, 16, 30, 30]
-    backoff.done(creation_of("mnist-0-0"))
+    backoff.done(Target("mnist-0-0", "created"))
     assert backoff.wake_after(now) is None
     assert backoff.failing_writes() == ()
 
@@ -70,9 +71,9 @@ def test_news_hurries_the_protocol_alone() -> None:
 )
 def test_what_the_planner_is_told(error: ApiError, why: str) -> None:
     backoff = WriteBackoff()
-    backoff.failed(creation_of("mnist-0-0"), error, 0.0)
+    backoff.failed(Target("mnist-0-0", "created"), error, 0.0)
     assert backoff.failing_writes() == (FailingWrite("mnist-0-0", "created", why),)
-    backoff.keep("created", [creation_of("mnist-1-0")])
+    backoff.keep("created", [Target("mnist-1-0", "created")])
     assert backoff.failing_writes() == (), "nobody wants it any more"
 
 
@@ -85,7 +86,7 @@ class Played:
     """Batches of one job, in the test's own loop."""
 
     def __init__(self) -> None:
-        self.memory = Memory(write_backoff=WriteBackoff(jitter=lambda: 1.0))
+        self.writes = WriteState(WriteBackoff(jitter=lambda: 1.0))
         self.late: list[list[Event]] = []
         self.tasks: set[asyncio.Task[None]] = set()
 
@@ -95,7 +96,7 @@ class Played:
         return task
 
     def batch(self) -> Batch:
-        return Batch(JOB, self.memory, asyncio.get_running_loop().time, self.spawn, self.late.append)
+        return Batch(JOB, self.writes, asyncio.get_running_loop().time, self.spawn, self.late.append)
 
 
 @pytest.fixture
@@ -115,15 +116,15 @@ async def test_what_hangs_goes_on_behind_the_pass_s_back_and_is_begun_once(playe
 
     for _ in range(2):
         batch = played.batch()
-        batch.add(creation_of("mnist-0-0"), hang, gated=True)
+        batch.add(Target("mnist-0-0", "created"), hang, gated=True)
         await batch.wait()
     assert begun == 1
-    assert creation_of("mnist-0-0") not in played.memory.write_backoff
+    assert Target("mnist-0-0", "created") not in played.writes.backoff
     free.set()
     await asyncio.gather(*played.tasks)
-    assert creation_of("mnist-0-0") in played.memory.write_backoff
+    assert Target("mnist-0-0", "created") in played.writes.backoff
     assert played.late == [[]], "its end makes a pass"
-    assert not played.memory.under_way
+    assert not played.writes.under_way
 
 
 async def test_of_many_of_a_kind_few_are_tried_in_vain(played: Played) -> None:
@@ -142,12 +143,12 @@ async def test_of_many_of_a_kind_few_are_tried_in_vain(played: Played) -> None:
         deleted.append(1)
 
     for slot in range(100):
-        batch.add(creation_of(f"mnist-{slot}-0"), create(f"mnist-{slot}-0"), gated=True)
+        batch.add(Target(f"mnist-{slot}-0", "created"), create(f"mnist-{slot}-0"), gated=True)
     batch.add(Target("mnist-0-0", "deleted"), delete, gated=True)
     await batch.wait()
     assert len(tried) == 16
     assert deleted == [1]
-    assert len(played.memory.write_backoff.failing_writes()) == 100
+    assert len(played.writes.backoff.failing_writes()) == 100
     assert batch.events == [], "it may be over in a moment"
 
 

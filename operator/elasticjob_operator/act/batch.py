@@ -8,62 +8,57 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable
 
-from elasticjob_operator.act.job_state import Memory, Stale
-from elasticjob_operator.act.write_backoff import Target
+from elasticjob_operator.act.job_state import Spawn, Stale, WriteState
+from elasticjob_operator.act.write_failures import record_write_failure
 from elasticjob_operator.logs import about
 from elasticjob_operator.observe.errors import ApiError, NotLeading
-from elasticjob_operator.plan.state.model import Event, Job
+from elasticjob_operator.plan.state.model import Event, Job, Target
 
 NO_PROGRESS_SECONDS = 1.0
 """Seconds without one of the writes having come to its end."""
 MAX_WAIT_SECONDS = 5.0
-_QUIET_FAILURES = 1
-"""A write that may succeed in a moment is reported from the second failure on."""
-
-Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
 
 log = logging.getLogger("elasticjob.operator")
 
 
 class Batch:
-    """See the module. ``late`` is called when a write that was no longer waited for has come to its end, with
-    what is to be told."""
+    """See the module. ``late`` is called when a write for which no pass waits any more has ended, with the
+    Events to send."""
 
     def __init__(
         self,
         job: Job,
-        memory: Memory,
+        writes: WriteState,
         clock: Callable[[], float],
         spawn: Spawn,
         late: Callable[[list[Event]], None],
     ) -> None:
         self._job = job
-        self._memory = memory
+        self._writes = writes
         self._clock = clock
         self._spawn = spawn
         self._late = late
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: dict[str, Target] = {}
-        """By verb: one that has failed in this batch. Its likes that were not begun are put off."""
+        """A write that has failed in this batch, by verb. Others of that verb are postponed."""
         self._waited_for = True
         self._wrong: Exception | None = None
-        """That something has to be read again, or an unexpected error."""
+        """An unexpected error, or Stale: something has to be read again."""
         self.events: list[Event] = []
 
     def add(
         self, target: Target, write: Callable[[], Awaitable[None]], hurried: bool = False, gated: bool = False
     ) -> None:
         """Begin this write, unless it is under way or has to wait. ``gated``: a few of those at a time."""
-        memory = self._memory
-        if target in memory.under_way or not memory.write_backoff.due(target, self._clock(), hurried):
+        writes = self._writes
+        if target in writes.under_way or not writes.backoff.due(target, self._clock(), hurried):
             return
-        memory.under_way.add(target)
+        writes.under_way.add(target)
         task = self._spawn(self._run(target, write, gated), f"{self._job.key}: {target.name}")
         # Also of a task that was cancelled before its first step.
-        task.add_done_callback(lambda _: memory.under_way.discard(target))
+        task.add_done_callback(lambda _: writes.under_way.discard(target))
         self._tasks.add(task)
 
     async def wait(self) -> None:
@@ -82,19 +77,19 @@ class Batch:
             raise self._wrong
 
     async def _run(self, target: Target, write: Callable[[], Awaitable[None]], gated: bool) -> None:
-        memory = self._memory
+        writes = self._writes
         try:
             if not gated:
                 await write()
             else:
-                async with memory.gate:
+                async with writes.gate:
                     like = self._failed.get(target.verb)
                     if like is not None:
-                        memory.write_backoff.put_off(target, like, self._clock())
+                        writes.backoff.put_off(target, like, self._clock())
                         return
                     await write()
         except Stale as stale:
-            self._wrong, memory.stale = stale, not self._waited_for
+            self._wrong, writes.stale = stale, not self._waited_for
         except NotLeading as error:
             log.info("%s", error, extra=about(self._job.key))
         except ApiError as error:
@@ -104,28 +99,11 @@ class Batch:
             if not self._waited_for:
                 log.exception("writing %s failed", target.name, extra=about(self._job.key))
         else:
-            memory.write_backoff.done(target)
+            writes.backoff.done(target)
         if not self._waited_for:
             events, self.events = self.events, []
             self._late(events)
 
     def _record_failure(self, target: Target, error: ApiError) -> None:
         self._failed[target.verb] = target
-        self.events += record_write_failure(self._job, self._memory, target, error, self._clock())
-
-
-def record_write_failure(
-    job: Job, memory: Memory, target: Target, error: ApiError, now: float
-) -> list[Event]:
-    """Record a write that has failed; returns the Events that it deserves."""
-    failing = memory.write_backoff.failed(target, error, now)
-    quiet = failing.passing and failing.failures <= _QUIET_FAILURES
-    level = logging.DEBUG if quiet or failing.failures % 10 > 2 else logging.WARNING
-    if target.verb == "created":
-        text = f"pod {target.name} cannot be created (the operator tries again): {error.message}"
-        event = Event("PodRejected", text, warning=True, pod=target.name)
-    else:
-        event = Event("WriteFailed", f"{target.name} cannot be {target.verb}: {failing.why}", warning=True)
-    fields = about(job.key, pod=event.pod, reason=event.reason)
-    log.log(level, "%s cannot be %s: %s", target.name, target.verb, error, extra=fields)
-    return [] if quiet else [event]
+        self.events += record_write_failure(self._job, self._writes, target, error, self._clock())

@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from elasticjob_operator.act.job_state import Memory
+from elasticjob_operator.act.job_state import PodState
 from elasticjob_operator.observe.client import Api
 from elasticjob_operator.observe.errors import Forbidden, NotFound
 from elasticjob_operator.plan.state.model import Job
 from elasticjob_operator.plan.template.accelerators import Requests, claim_templates
 
 _VERSIONS = ("v1", "v1beta1")
-"""Of resource.k8s.io: since Kubernetes 1.34 and 1.32."""
+"""Versions of resource.k8s.io, since Kubernetes 1.34 and 1.32."""
 
 
-def unread(job: Job, memory: Memory) -> list[str]:
+def unread(job: Job, pods: PodState) -> list[str]:
     """Those that have to be read before pods are made."""
-    return sorted(claim_templates(job) - memory.claims.keys())
+    return sorted(claim_templates(job) - pods.claims.keys())
 
 
-async def read(api: Api, job: Job, memory: Memory) -> None:
+async def read(api: Api, job: Job, pods: PodState) -> None:
     """Read what is unread. Raises ApiError for one that is not there, or if the API server does not answer:
     pods that were made now would have another number of workers than those made later."""
-    for name in unread(job, memory):
-        memory.claims = {**memory.claims, name: await _read(api, job.namespace, name)}
+    for name in unread(job, pods):
+        pods.claims = {**pods.claims, name: await _read(api, job.namespace, name)}
 
 
 async def _read(api: Api, namespace: str, name: str) -> Requests | None:

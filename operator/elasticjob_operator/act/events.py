@@ -13,13 +13,13 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
 from elasticjob.contract.names import API_VERSION, JOB_LABEL, KIND
 from elasticjob.contract.text import one_line
-from elasticjob_operator.act.job_state import Memory, SentEvent
+from elasticjob_operator.act.job_state import EventState, SentEvent, Spawn
 from elasticjob_operator.logs import about
 from elasticjob_operator.observe.client import MERGE_PATCH, Api
 from elasticjob_operator.observe.errors import ApiError, NotFound
@@ -28,11 +28,11 @@ from elasticjob_operator.plan.state.model import Event, Job
 COMPONENT = "elasticjob-operator"
 
 AFTER_SECONDS = 0.1
-"""How long an Event waits: what it tells of is often followed by writes that training waits for."""
+"""How long an Event waits: training often waits for the writes that follow."""
 _AGGREGATE_SECONDS = 600.0
 _BURST = 25.0
 _KEPT_FOR_OTHERS = 10.0
-"""Of the burst, by Events that are ``frequent``."""
+"""The part of the burst that ``frequent`` Events leave to others."""
 _REFILL_SECONDS = 60.0
 _MAX_MESSAGE = 1_024
 _MAX_REMEMBERED = 256
@@ -50,30 +50,36 @@ def log_event(job: Job, event: Event, round_number: int = 0) -> None:
 class Recorder:
     """Sends Events, of one operator process."""
 
-    def __init__(self, api: Api, clock: Callable[[], float]) -> None:
+    def __init__(self, api: Api, clock: Callable[[], float], spawn: Spawn) -> None:
         self._api = api
         self._clock = clock
+        self._spawn = spawn
         self._instance = os.environ.get("POD_NAME") or socket.gethostname()
 
-    async def send(self, job: Job, events: Iterable[Event], memory: Memory) -> None:
+    def send(self, job: Job, events: Sequence[Event], state: EventState) -> None:
+        """Begin to send Events; no pass waits for it."""
+        if events:
+            self._spawn(self.deliver(job, events, state), "events")
+
+    async def deliver(self, job: Job, events: Iterable[Event], state: EventState) -> None:
         """Send what the job's budget allows, in a moment. Never raises for an API error."""
         await asyncio.sleep(AFTER_SECONDS)
-        async with memory.events_turn:
+        async with state.turn:
             for event in events:
                 try:
-                    await self._send(job, event, memory)
+                    await self._send(job, event, state)
                 except ApiError as error:
                     log.debug("event %s was not sent: %s", event.reason, error, extra=about(job.key))
 
-    async def _send(self, job: Job, event: Event, memory: Memory) -> None:
+    async def _send(self, job: Job, event: Event, state: EventState) -> None:
         now = self._clock()
         message = one_line(event.message, _MAX_MESSAGE)
         key = (event.reason, message)
         path = f"/api/v1/namespaces/{job.namespace}/events"
-        sent = memory.events.get(key)
+        sent = state.sent.get(key)
         if sent is not None and now - sent.sent_at > _AGGREGATE_SECONDS:
             sent = None
-        if not _allowed(memory, now, _KEPT_FOR_OTHERS if event.frequent else 0.0):
+        if not _allowed(state, now, _KEPT_FOR_OTHERS if event.frequent else 0.0):
             return
         wall = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         if sent is not None:
@@ -88,7 +94,7 @@ class Recorder:
                 pass
         # Where many have the same second, kubectl shows them in the order of their names.
         name = f"{job.name}.{time.time_ns():x}{secrets.token_hex(2)}"
-        _remember(memory, key, SentEvent(name, 1, now))
+        _remember(state, key, SentEvent(name, 1, now))
         await self._api.create(path, self._body(job, event, message, name, wall))
 
     def _body(self, job: Job, event: Event, message: str, name: str, wall: str) -> dict[str, Any]:
@@ -115,18 +121,18 @@ class Recorder:
         }
 
 
-def _allowed(memory: Memory, now: float, kept: float) -> bool:
-    refill = (now - memory.event_tokens_at) / _REFILL_SECONDS
-    memory.event_tokens = min(_BURST, memory.event_tokens + max(0.0, refill))
-    memory.event_tokens_at = now
-    if memory.event_tokens < kept + 1.0:
+def _allowed(state: EventState, now: float, kept: float) -> bool:
+    refill = (now - state.tokens_at) / _REFILL_SECONDS
+    state.tokens = min(_BURST, state.tokens + max(0.0, refill))
+    state.tokens_at = now
+    if state.tokens < kept + 1.0:
         return False
-    memory.event_tokens -= 1.0
+    state.tokens -= 1.0
     return True
 
 
-def _remember(memory: Memory, key: tuple[str, str], sent: SentEvent) -> None:
-    memory.events.pop(key, None)
-    memory.events[key] = sent
-    while len(memory.events) > _MAX_REMEMBERED:
-        del memory.events[next(iter(memory.events))]
+def _remember(state: EventState, key: tuple[str, str], sent: SentEvent) -> None:
+    state.sent.pop(key, None)
+    state.sent[key] = sent
+    while len(state.sent) > _MAX_REMEMBERED:
+        del state.sent[next(iter(state.sent))]

@@ -20,7 +20,7 @@ LEAST = {"cpu": Decimal("0.05"), "memory": Decimal(16 * 1024**2)}
 MOST = {"cpu": "250m", "memory": "64Mi"}
 
 
-def modest(container: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+def small_resources(container: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """``resources`` of an init container beside one that trains; equal requests and limits stay equal."""
     given = container.get("resources") or {}
     result = {}
@@ -32,7 +32,7 @@ def modest(container: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     return _with_limits(result)
 
 
-def same(container: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+def same_resources(container: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """What the one that trains has: for a namespace whose LimitRange refuses less. Not what is tried first: a
     kubelet that gives whole CPUs to containers would choose them for this one, and reuse them."""
     given = container.get("resources") or {}
@@ -45,9 +45,9 @@ def same(container: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 
 
 def _with_limits(asked: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
-    """With each request as the limit, too, where there is none: else a LimitRange may put in one that is for
-    containers that ask for more, and refuse the pod for the ratio of the two. Not for requests so small that
-    nothing can run within them."""
+    """Copy each request without a limit to the limits: otherwise a LimitRange may set a limit for larger
+    containers, and reject the pod for the ratio of the two. Not for requests so small that nothing can run
+    within them."""
     limits = dict(asked.get("limits", {}))
     for name, request in asked.get("requests", {}).items():
         number = parse(request)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elasticjob.contract.names import WARM_ENV
-from elasticjob_operator.act.init_resources import modest, same
+from elasticjob_operator.act.init_resources import same_resources, small_resources
 from elasticjob_operator.plan.state.model import HandlerSource, Job
 from elasticjob_operator.plan.template.containers import HANDLER_CONTAINER
 
@@ -53,15 +53,15 @@ def wanted(job: Job) -> bool:
 
 
 def inject(
-    spec: dict[str, Any], container: dict[str, Any], image: HandlerImage, is_modest: bool = True
+    spec: dict[str, Any], container: dict[str, Any], image: HandlerImage, is_small: bool = True
 ) -> None:
-    """Change a pod's spec, and the training container in it. ``is_modest``: the init container asks for as
+    """Change a pod's spec, and the training container in it. ``is_small``: the init container asks for as
     little as it can, otherwise for what the training container does."""
     spec["volumes"] = [
         *(spec.get("volumes") or []),
         {"name": VOLUME, "emptyDir": {"sizeLimit": _SIZE_LIMIT}},
     ]
-    spec["initContainers"] = [_copies(spec, container, image, is_modest), *(spec.get("initContainers") or [])]
+    spec["initContainers"] = [_copies(spec, container, image, is_small), *(spec.get("initContainers") or [])]
     mount = {"name": VOLUME, "mountPath": HANDLER_DIR, "readOnly": True}
     container["volumeMounts"] = [*(container.get("volumeMounts") or []), mount]
     _extend_path(container)
@@ -85,7 +85,7 @@ def warnings(container: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _copies(
-    spec: Mapping[str, Any], container: Mapping[str, Any], image: HandlerImage, is_modest: bool
+    spec: Mapping[str, Any], container: Mapping[str, Any], image: HandlerImage, is_small: bool
 ) -> dict[str, Any]:
     """It inherits the pod's user, so that a platform which demands one of its own (OpenShift) is content; a
     pod without has the image's, which is not root either."""
@@ -103,7 +103,7 @@ def _copies(
         "image": image.name,
         **({"imagePullPolicy": image.pull_policy} if image.pull_policy else {}),
         "command": ["cp", "-R", f"{IMAGE_DIR}/.", HANDLER_DIR],
-        "resources": modest(container) if is_modest else same(container),
+        "resources": small_resources(container) if is_small else same_resources(container),
         "securityContext": context,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": VOLUME, "mountPath": HANDLER_DIR}],
@@ -111,8 +111,8 @@ def _copies(
 
 
 def _extend_path(container: dict[str, Any]) -> None:
-    """Put ours before what PYTHONPATH is: in the env where that tells it, else when the container runs, which
-    knows its image's too."""
+    """Put our directory before what PYTHONPATH has: in the env where the template sets it, otherwise when the
+    container runs, which also knows the image's."""
     ours = f"{EARLY_DIR}:{HANDLER_DIR}" if _warm(container) else HANDLER_DIR
     given = _given(container)
     if given is not None and "valueFrom" not in given:
@@ -160,7 +160,8 @@ def _given(container: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _set_path(container: dict[str, Any], value: str) -> None:
-    """In the place of the template's own entry, which may refer to others before it; else at the end."""
+    """Replace the template's own entry, which may refer to others before it; append where there is no such
+    entry."""
     env = container["env"] = container.get("env") or []
     given = _given(container)
     if given is None:

@@ -1,4 +1,4 @@
-"""What all jobs own beside their pods, read in four lists instead of four writes for each job.
+"""What all jobs own beside their pods, read in one list of each kind instead of a write for each object.
 
 These objects may have been changed or deleted, or written by a previous operator. Objects that already are as
 this operator would write them are not written again. A snapshot is taken when an operator begins to lead, and
@@ -8,29 +8,19 @@ about every five minutes.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from elasticjob.contract.names import JOB_LABEL
-from elasticjob_operator.act import access, network
-from elasticjob_operator.act.job_state import Memory
+from elasticjob_operator.act.job_state import OwnedState
+from elasticjob_operator.act.owned import Contents, OwnedKind, Rule
+from elasticjob_operator.act.owned_kinds import KINDS, ROLE, writers_in
 from elasticjob_operator.act.template import job_identity
-from elasticjob_operator.observe.client import Api, Json
+from elasticjob_operator.observe.answers import Json
+from elasticjob_operator.observe.client import Api
 from elasticjob_operator.observe.errors import Forbidden
+from elasticjob_operator.observe.fields import first_owner_of
 from elasticjob_operator.observe.lists import read_list
-from elasticjob_operator.observe.objects import first_owner_of
 from elasticjob_operator.plan.state.model import Job
-
-_KINDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "ServiceAccount": ("/api/v1{}/serviceaccounts", ()),
-    "Role": ("/apis/rbac.authorization.k8s.io/v1{}/roles", ("rules",)),
-    "RoleBinding": ("/apis/rbac.authorization.k8s.io/v1{}/rolebindings", ("roleRef", "subjects")),
-    "NetworkPolicy": ("/apis/networking.k8s.io/v1{}/networkpolicies", ("spec",)),
-}
-"""Where each kind is listed, and the fields that the operator writes."""
-
-Objects = Mapping[str, Mapping[str, Any]]
-"""By kind: the fields of the one object of that kind that a job owns."""
 
 log = logging.getLogger(__name__)
 
@@ -40,24 +30,27 @@ class OwnedSnapshot:
 
     def __init__(self, began: float) -> None:
         self.began = began
-        self._found: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
-        """By the owner's UID and the object's name."""
+        self._found: dict[tuple[str, str], dict[str, Contents]] = {}
+        """Contents by the owner's UID and the object's name, then by kind."""
 
-    def take(self, kind: str, raw: Json) -> None:
+    def take(self, kind: OwnedKind, raw: Json) -> None:
         """An object of a list."""
         meta = raw["metadata"]
-        fields = {name: raw.get(name) for name in _KINDS[kind][1]}
-        self._found.setdefault((first_owner_of(meta), str(meta["name"])), {})[kind] = fields
+        fields = {name: raw.get(name) for name in kind.fields}
+        self._found.setdefault((first_owner_of(meta), str(meta["name"])), {})[kind.kind] = fields
 
-    def compare(self, job: Job, memory: Memory, reading: list[access.Rule]) -> None:
-        """Remember of the job's objects what is there. What was written since is not known better by this."""
-        if memory.owned_written_at >= self.began:
+    def compare(self, job: Job, owned: OwnedState, reading: list[Rule]) -> None:
+        """Remember of the job's objects what is there. What was written since is not known better by this.
+        ``reading``: see ``Needs``."""
+        if owned.written_at >= self.began:
             return
-        objects: Objects = self._found.get((job.uid, job_identity(job)), {})
-        memory.access = access.found(job, objects, reading)
-        if memory.access is not None:
-            memory.granted = frozenset(memory.access.pod_names)
-        memory.network_policy = network.found(job, objects)
+        found = self._found.get((job.uid, job_identity(job)), {})
+        owned.written = {kind.kind: found.get(kind.kind) for kind in KINDS}
+        names = writers_in(owned.written[ROLE.kind], reading)
+        if names is not None:
+            owned.granted = frozenset(names)
+        else:
+            owned.doubt_rights()
 
 
 async def list_owned(api: Api, namespace: str, clock: Callable[[], float]) -> OwnedSnapshot:
@@ -66,12 +59,12 @@ async def list_owned(api: Api, namespace: str, clock: Callable[[], float]) -> Ow
     scope = f"/namespaces/{namespace}" if namespace else ""
     query = {"labelSelector": JOB_LABEL}
 
-    def taking(kind: str) -> Callable[[Json], None]:
+    def taking(kind: OwnedKind) -> Callable[[Json], None]:
         return lambda raw: result.take(kind, raw)
 
-    for kind, (path, _) in _KINDS.items():
+    for kind in KINDS:
         try:
-            await read_list(api, path.format(scope), taking(kind), query)
+            await read_list(api, kind.path.format(scope), taking(kind), query)
         except Forbidden as error:
-            log.warning("cannot list the %s of jobs, so all of them are rewritten: %s", kind, error)
+            log.warning("cannot list the %s of jobs, so all of them are rewritten: %s", kind.kind, error)
     return result

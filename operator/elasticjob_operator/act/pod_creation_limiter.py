@@ -37,7 +37,7 @@ class PodCreationLimiter:
         self._clock = clock
         self._behind = behind
         self._free_at: dict[str, float] = {}
-        """By namespace: when what it has reserved will have been made."""
+        """When the pods that a namespace has reserved will have been made, by namespace."""
 
     def turn(
         self, namespace: str, wanted: int, trained: bool, reserved: Reservation | None

@@ -1,5 +1,5 @@
-"""Writes what the planner wants of pods: creates, labels and deletes them, says whether they are members, and
-deletes the Leases of pods that are gone.
+"""Writes what the planner wants of pods: creates, changes and deletes them, and deletes the Leases of pods
+that are gone.
 
 Every answer goes into the informer's store at once, so that the next pass does not repeat what this one
 did.
@@ -13,23 +13,15 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
+from typing import Any
 
-from elasticjob.contract.names import (
-    ATTEMPT_LABEL,
-    JOB_LABEL,
-    MEMBER_CONDITION,
-    SLOT_LABEL,
-    STANDBY_LABEL,
-    pod_name,
-)
+from elasticjob.contract.names import ATTEMPT_LABEL, JOB_LABEL, SLOT_LABEL
 from elasticjob_operator.act.injection import HandlerImage
-from elasticjob_operator.act.job_state import Memory
+from elasticjob_operator.act.job_state import JobState
 from elasticjob_operator.act.paths import job_path
-from elasticjob_operator.act.refusals import whose
+from elasticjob_operator.act.refusals import refused_containers
 from elasticjob_operator.act.template import pod_of
-from elasticjob_operator.act.write_backoff import VERBS, Target, target_of
 from elasticjob_operator.logs import about
-from elasticjob_operator.observe import objects
 from elasticjob_operator.observe.client import MERGE_PATCH, STRATEGIC_MERGE_PATCH, Api
 from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import (
@@ -39,15 +31,18 @@ from elasticjob_operator.observe.errors import (
     Invalid,
     NotFound,
 )
+from elasticjob_operator.observe.seen_pod import SeenPod, read_pod
 from elasticjob_operator.plan.state.model import (
+    VERBS,
     Action,
     CreatePod,
     DeleteJob,
     DeleteLease,
     DeletePod,
     Job,
-    LabelStandby,
-    SetMemberGate,
+    PatchPod,
+    PodCondition,
+    Target,
 )
 from elasticjob_operator.plan.template.containers import HANDLER_CONTAINER
 
@@ -65,42 +60,39 @@ class PodWriter:
         self._handler_image = handler_image
         self._cache = cache
 
-    def writes(self, job: Job, actions: Sequence[Action], memory: Memory) -> Iterator[Write]:
+    def writes(self, job: Job, actions: Sequence[Action], state: JobState) -> Iterator[Write]:
         """Each action as a write that raises ApiError; what failed and is no longer wanted is forgotten."""
-        wanted = [(target_of(job, action), action) for action in actions]
         for verb in VERBS:
-            memory.write_backoff.keep(verb, [target for target, _ in wanted])
-        for target, action in wanted:
-            yield target, partial(self._do, job, action, memory)
+            state.writes.backoff.keep(verb, [action.target for action in actions])
+        for action in actions:
+            yield action.target, partial(self._do, job, action, state)
 
-    async def _do(self, job: Job, action: Action, memory: Memory) -> None:
+    async def _do(self, job: Job, action: Action, state: JobState) -> None:
         if isinstance(action, CreatePod):
-            await self._create(job, action, memory)
+            await self._create(job, action, state)
         elif isinstance(action, DeletePod):
             await self._delete(job, action)
-        elif isinstance(action, LabelStandby):
-            await self._label(job, action)
-        elif isinstance(action, SetMemberGate):
-            await self._set_member_gate(job, action)
+        elif isinstance(action, PatchPod):
+            await self._patch(job, action)
         elif isinstance(action, DeleteJob):
             await self._delete_job(job)
         else:
             await self._delete_lease(job, action)
 
-    async def _create(self, job: Job, action: CreatePod, memory: Memory) -> None:
-        name = pod_name(job.name, action.slot, action.attempt)
-        memory.podless = False
-        image, is_modest = self._handler_image, not memory.modesty_refused
-        pod = pod_of(job, action.slot, action.attempt, image, action.avoid, memory.claims, is_modest)
+    async def _create(self, job: Job, action: CreatePod, state: JobState) -> None:
+        name = action.name
+        state.pods.none_made = False
+        image, is_small = self._handler_image, not state.pods.small_refused
+        pod = pod_of(job, action.slot, action.attempt, image, action.avoid, state.pods.claims, is_small)
         try:
             answer = await self._api.create(f"/api/v1/namespaces/{job.namespace}/pods", pod)
         except AlreadyExists:
             await self._look_at(job, name)
         except (Forbidden, Invalid, NotFound) as error:
-            memory.access = None  # it may have been the service account that is missing
-            refused = whose(error.message, pod["spec"])
+            state.owned.doubt_rights()  # it may have been the service account that is missing
+            refused = refused_containers(error.message, pod["spec"])
             error.message += refused
-            memory.modesty_refused = memory.modesty_refused or HANDLER_CONTAINER in refused
+            state.pods.small_refused = state.pods.small_refused or HANDLER_CONTAINER in refused
             raise
         else:
             self._cache.saw_pod(answer)
@@ -113,23 +105,20 @@ class PodWriter:
         except NotFound:
             self._cache.retry(job)
             return
-        seen = objects.read_pod(raw)
+        seen = read_pod(raw)
         if seen.owner == job.uid and seen.made and seen.job != job.name:
             await self._label_again(job, seen)
             return
         if seen.job == job.name:
             self._cache.pods.answered(seen)
         else:
-            self._cache.pods.put(replace(seen, job=job.name))  # no list of ours tells of it
+            self._cache.pods.put(replace(seen, job=job.name))  # no list of ours has it
         self._cache.retry(job)
 
-    async def _label_again(self, job: Job, seen: objects.SeenPod) -> None:
+    async def _label_again(self, job: Job, seen: SeenPod) -> None:
         """A pod of this job that no watch shows, since it lacks the job's label: put it back."""
         labels = {JOB_LABEL: job.name, SLOT_LABEL: str(seen.pod.slot), ATTEMPT_LABEL: str(seen.pod.attempt)}
-        path = f"/api/v1/namespaces/{job.namespace}/pods/{seen.name}"
-        with contextlib.suppress(NotFound, Conflict):
-            change = {"metadata": {"uid": seen.uid, "labels": labels}}
-            self._cache.saw_pod(await self._api.patch(path, change, MERGE_PATCH))
+        if await self._patch(job, PatchPod(seen.name, seen.uid, tuple(labels.items()))):
             log.warning("restored the labels of pod %s", seen.name, extra=about(job.key, pod=seen.name))
         self._cache.retry(job)
 
@@ -147,25 +136,19 @@ class PodWriter:
         else:
             self._cache.pods.remove(job.namespace, action.name, uid=action.uid)
 
-    async def _label(self, job: Job, action: LabelStandby) -> None:
+    async def _patch(self, job: Job, action: PatchPod) -> bool:
+        """Whether the pod is still there."""
         path = f"/api/v1/namespaces/{job.namespace}/pods/{action.name}"
-        labels = {STANDBY_LABEL: "true" if action.standby else None}
-        with contextlib.suppress(NotFound, Conflict):
-            self._cache.saw_pod(
-                await self._api.patch(path, {"metadata": {"uid": action.uid, "labels": labels}}, MERGE_PATCH)
-            )
-
-    async def _set_member_gate(self, job: Job, action: SetMemberGate) -> None:
-        path = f"/api/v1/namespaces/{job.namespace}/pods/{action.name}/status"
-        condition = {
-            "type": MEMBER_CONDITION,
-            "status": str(action.open),
-            "reason": "Member" if action.open else "NotMember",
-            "lastTransitionTime": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        }
-        change = {"metadata": {"uid": action.uid}, "status": {"conditions": [condition]}}
-        with contextlib.suppress(NotFound, Conflict):
-            self._cache.saw_pod(await self._api.patch(path, change, STRATEGIC_MERGE_PATCH))
+        change: dict[str, Any] = {"metadata": {"uid": action.uid, "labels": dict(action.labels)}}
+        content_type = MERGE_PATCH
+        if action.condition is not None:
+            path, content_type = f"{path}/status", STRATEGIC_MERGE_PATCH
+            change = {"metadata": {"uid": action.uid}, "status": {"conditions": [_raw(action.condition)]}}
+        try:
+            self._cache.saw_pod(await self._api.patch(path, change, content_type))
+        except (NotFound, Conflict):
+            return False
+        return True
 
     async def _delete_job(self, job: Job) -> None:
         with contextlib.suppress(NotFound, Conflict):
@@ -180,3 +163,12 @@ class PodWriter:
         with contextlib.suppress(NotFound, Conflict):
             await self._api.delete(path, seen.uid)
         self._cache.leases.remove(job.namespace, action.name, uid=seen.uid)
+
+
+def _raw(condition: PodCondition) -> dict[str, str]:
+    return {
+        "type": condition.type,
+        "status": str(condition.met),
+        "reason": condition.reason,
+        "lastTransitionTime": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }

@@ -23,7 +23,7 @@ from elasticjob.contract.names import (
     POD_UID_ENV,
     REPLACE_SECONDS_ANNOTATION,
 )
-from elasticjob_operator.observe.objects import SECONDS_TO_END
+from elasticjob_operator.observe.seen_pod import SECONDS_TO_END
 
 MIN_GRACE_SECONDS = 35
 """torch gives its workers up to 30 s to stop."""

@@ -21,7 +21,7 @@ _RATIO = re.compile(
 _NEARLY = Decimal("0.00001")
 
 
-def whose(message: str, spec: Mapping[str, Any]) -> str:
+def refused_containers(message: str, spec: Mapping[str, Any]) -> str:
     """A clause that names the containers of the pod's ``spec`` that the words fit; "" if they are about none,
     or fit all of several."""
     named: list[str] = []
@@ -43,8 +43,8 @@ def _containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any
 
 
 def _checks(message: str) -> Iterator[Callable[[Mapping[str, Any]], bool]]:
-    """For each sentence of the words, whether a container as it was sent can have brought it about. What it
-    leaves out, the LimitRange may have filled in."""
+    """Yield a check for each sentence: whether a container as it was sent can have caused it. What it leaves
+    out, the LimitRange may have filled in."""
     for resource, kind, value in _USAGE.findall(message):
         yield partial(_has, resource, kind, parse(value))
     for resource, kind in _MISSING.findall(message):
@@ -63,7 +63,7 @@ def _has_ratio(resource: str, ratio: Decimal, container: Mapping[str, Any]) -> b
 
 
 def _of(container: Mapping[str, Any], resource: str, kind: str) -> Decimal | None:
-    """As the API server takes it: a limit is the request, too, where there is none."""
+    """The value as the API server takes it: a limit without a request is the request, too."""
     resources = container.get("resources") or {}
     limit = (resources.get("limits") or {}).get(resource)
     value = limit if kind == "limit" else (resources.get("requests") or {}).get(resource, limit)

@@ -25,15 +25,14 @@ from elasticjob.contract.names import (
     round_lease,
 )
 from elasticjob.contract.round_record import MemberList, RoundRecord
-from elasticjob_operator.act.access import Rule
-from elasticjob_operator.act.job_state import Memory, Stale
-from elasticjob_operator.act.owned import NotOurs
+from elasticjob_operator.act.job_state import PublishedState, Stale
+from elasticjob_operator.act.owned import NotOurs, Rule
 from elasticjob_operator.act.template import owner_reference
 from elasticjob_operator.logs import about
 from elasticjob_operator.observe.client import MERGE_PATCH, Api
 from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import AlreadyExists, Conflict, NotFound
-from elasticjob_operator.observe.objects import SeenLease, read_lease
+from elasticjob_operator.observe.seen_lease import SeenLease, read_lease
 from elasticjob_operator.plan.state.model import Job
 
 WAITING_SECONDS = 10.0
@@ -43,8 +42,8 @@ log = logging.getLogger(__name__)
 
 
 class Published(NamedTuple):
-    """What the pods of a job can read: the record of its round, None if there is none of this very job, and
-    the round of which the members are listed apart, 0 for none."""
+    """What the pods of a job can read: the record of its round, None unless one of this very job is there,
+    and the round whose members are listed apart, or 0."""
 
     record: RoundRecord | None
     member_list_round: int
@@ -56,7 +55,7 @@ class RoundPublisher(Protocol):
     def published(self, job: Job) -> Published:
         """What is published, as far as it was seen."""
 
-    def is_there(self, job: Job, memory: Memory) -> bool:
+    def is_there(self, job: Job, state: PublishedState) -> bool:
         """Whether there is something that a pod of the job can read."""
 
     @staticmethod
@@ -70,7 +69,7 @@ class RoundPublisher(Protocol):
         """
 
     async def write(
-        self, job: Job, record: RoundRecord, members: MemberList | None, memory: Memory
+        self, job: Job, record: RoundRecord, members: MemberList | None, state: PublishedState
     ) -> float | None:
         """Publish. Returns seconds until a postponed write is due, if there is one. Raises Stale, NotOurs."""
 
@@ -95,9 +94,9 @@ class LeaseRoundPublisher:
             listed.listed[1] if listed is not None and listed.listed[0] == job.uid else 0,
         )
 
-    def is_there(self, job: Job, memory: Memory) -> bool:
+    def is_there(self, job: Job, state: PublishedState) -> bool:
         """Whether the round Lease has been seen or made."""
-        return round_lease(job.name) in memory.leases_seen
+        return round_lease(job.name) in state.leases_seen
 
     @staticmethod
     def reading(job: Job) -> list[Rule]:
@@ -134,22 +133,22 @@ class LeaseRoundPublisher:
         return not ahead
 
     async def write(
-        self, job: Job, record: RoundRecord, members: MemberList | None, memory: Memory
+        self, job: Job, record: RoundRecord, members: MemberList | None, state: PublishedState
     ) -> float | None:
         """Bring the Leases up to date. Returns seconds until a postponed write is due, if there is one.
 
         Raises Stale when another writer has changed or removed one, and NotOurs when it is no round's.
         """
         if members is not None:
-            await self._list(job, members, memory)
+            await self._list(job, members, state)
         name = round_lease(job.name)
-        there = await self._ours(job, name, self._cache.round_lease(job), memory)
+        there = await self._ours(job, name, self._cache.round_lease(job), state)
         if there is None:
             await self._create(job, name, ROUND_ANNOTATION, record.dump())
-            memory.leases_seen.add(name)
-            memory.waiting_at = self._clock()
+            state.leases_seen.add(name)
+            state.waiting_at = self._clock()
             return None
-        memory.leases_seen.add(name)
+        state.leases_seen.add(name)
         if there.record is not None and there.record.ahead_of(record):
             # It came over the watch after ``check``, while something else was being written.
             raise Stale(f"the round Lease has {_name(there.record)}, planned was {_name(record)}")
@@ -157,17 +156,17 @@ class LeaseRoundPublisher:
         if there.texts.round == text:
             return None
         if there.record is not None and _says_the_same(there.record, record):
-            left = memory.waiting_at + WAITING_SECONDS - self._clock()
+            left = state.waiting_at + WAITING_SECONDS - self._clock()
             if left > 0:
                 return left
-        memory.waiting_at = self._clock()
+        state.waiting_at = self._clock()
         await self._update(job, there, ROUND_ANNOTATION, text)
         return None
 
-    async def _list(self, job: Job, members: MemberList, memory: Memory) -> None:
+    async def _list(self, job: Job, members: MemberList, state: PublishedState) -> None:
         """Let the member list be that of this round."""
         name = members_lease(job.name)
-        there = await self._ours(job, name, self._cache.members_lease(job), memory)
+        there = await self._ours(job, name, self._cache.members_lease(job), state)
         if there is None:
             await self._create(job, name, MEMBERS_ANNOTATION, members.dump())
         elif _list_ahead(there, job, members.number):
@@ -176,15 +175,17 @@ class LeaseRoundPublisher:
             )
         elif there.listed != members.head:
             await self._update(job, there, MEMBERS_ANNOTATION, members.dump())
-        memory.leases_seen.add(name)
+        state.leases_seen.add(name)
 
-    async def _ours(self, job: Job, name: str, there: SeenLease | None, memory: Memory) -> SeenLease | None:
+    async def _ours(
+        self, job: Job, name: str, there: SeenLease | None, state: PublishedState
+    ) -> SeenLease | None:
         """The Lease if it is this job's, None if it is to be made. One of a former job is deleted; raises
         NotOurs for one that was never a job's."""
-        if there is None and name in memory.leases_seen:
+        if there is None and name in state.leases_seen:
             # It may have gone with the job. Made again before that is known, the garbage collector would take
             # it as often as we make it.
-            memory.leases_seen.remove(name)
+            state.leases_seen.remove(name)
             raise Stale(f"Lease {name} was deleted")
         if there is not None and _unknown(there, job):
             raise NotOurs(job, "Lease", there.name)
@@ -260,7 +261,8 @@ class LeaseRoundPublisher:
 
 
 def _says_the_same(old: RoundRecord, new: RoundRecord) -> bool:
-    """Except for what has no effect at once: the sentence on what is waited for, and the pace of renewals."""
+    """Whether they differ only in what has no effect at once: the sentence on what is waited for, and the
+    pace of renewals."""
     return (
         replace(
             old, waiting_message=new.waiting_message, wait_renew_period_seconds=new.wait_renew_period_seconds

@@ -1,4 +1,4 @@
-"""From a job's pod template to the pod of one slot and attempt. Pure; the input is never changed.
+"""Makes the pod of one slot and attempt out of a job's pod template. Pure; the input is never changed.
 
 Everything that the operator changes in a template is here (docs/operate/pods.md): labels, the owner, a name,
 ``restartPolicy: Never``, environment for the training container alone, an identity, a grace period that is
@@ -73,10 +73,10 @@ def pod_of(
     handler_image: injection.HandlerImage,
     avoid: tuple[str, ...] = (),
     claims: Claims = _NO_CLAIMS,
-    is_modest: bool = True,
+    is_small: bool = True,
 ) -> dict[str, Any]:
     """The manifest of the pod, kept off the nodes to ``avoid``. The job must have a template. ``claims``: the
-    ResourceClaimTemplates that it names; ``is_modest``: of what is added (``injection``)."""
+    ResourceClaimTemplates that it names; ``is_small``: of what is added (``injection``)."""
     template: dict[str, Any] = copy.deepcopy(dict(job.spec.template or {}))
     given = template.get("metadata") or {}
     spec: dict[str, Any] = template.get("spec") or {}
@@ -110,7 +110,7 @@ def pod_of(
     _keep_last_words(spec, container)
     added = _add_temporary_folder(spec, container)
     if injection.wanted(job):
-        injection.inject(spec, container, handler_image, is_modest)
+        injection.inject(spec, container, handler_image, is_small)
         added.append(injection.VOLUME)
     _let_evict(annotations, added)
     if annotations:
@@ -172,7 +172,7 @@ def _container_of(job: Job) -> dict[str, Any]:
 def _environment(
     job: Job, container: Mapping[str, Any], claims: Claims
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """What is set whatever the user says, and what is set unless the user says otherwise."""
+    """The environment that is always set, and the one that is set unless the user sets it."""
     forced: list[dict[str, Any]] = [
         {"name": POD_NAME_ENV, "valueFrom": _field("metadata.name")},
         {"name": POD_UID_ENV, "valueFrom": _field("metadata.uid")},
@@ -240,7 +240,8 @@ def _add_temporary_folder(spec: dict[str, Any], container: dict[str, Any]) -> li
 
 
 def _let_evict(annotations: dict[str, str], volumes: list[str]) -> None:
-    """Tell the cluster autoscaler that nothing is lost with these volumes, beside what the template names."""
+    """Let the cluster autoscaler know that nothing is lost with these volumes, beside those that the template
+    names."""
     named = [name for name in annotations.get(SAFE_TO_EVICT_VOLUMES, "").split(",") if name]
     if volumes:
         annotations[SAFE_TO_EVICT_VOLUMES] = ",".join(dict.fromkeys([*named, *volumes]))

@@ -11,18 +11,9 @@ import random
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from elasticjob.contract.names import pod_name
 from elasticjob_operator.observe.errors import ApiError, Unavailable
-from elasticjob_operator.plan.state.model import (
-    Action,
-    CreatePod,
-    DeleteLease,
-    DeletePod,
-    FailingWrite,
-    Job,
-    LabelStandby,
-    SetMemberGate,
-)
+from elasticjob_operator.pauses import exponential
+from elasticjob_operator.plan.state.model import FailingWrite, Target
 
 MAX_BACKOFF_SECONDS = 30.0
 _FIRST_BACKOFF_SECONDS = 1.0
@@ -31,45 +22,10 @@ _HURRIED_BACKOFF_SECONDS = 1.0
 """News shows that the API server is there: the protocol's own writes then wait no longer than this."""
 
 
-@dataclass(frozen=True)
-class Target:
-    """What a write is for, in words: ``name`` cannot be ``verb``."""
-
-    name: str
-    verb: str
-    protocol: bool = False
-
-
 STATUS = Target("the status", "written", protocol=True)
 ROUND = Target("the round Lease", "written", protocol=True)
-RIGHTS = Target("the pods' ServiceAccount, Role and RoleBinding", "written")
-POLICY = Target("the NetworkPolicy", "written")
 READING = Target("the job", "read again")
 CLAIMS = Target("the ResourceClaimTemplates of the template", "read")
-
-
-VERBS = ("created", "deleted", "labelled", "given its condition")
-"""What is done with pods and their Leases."""
-
-
-def creation_of(pod: str) -> Target:
-    """The target of the write that makes this pod."""
-    return Target(pod, "created")
-
-
-def target_of(job: Job, action: Action) -> Target:
-    """The target of the write that carries out this action."""
-    if isinstance(action, CreatePod):
-        return creation_of(pod_name(job.name, action.slot, action.attempt))
-    if isinstance(action, DeletePod):
-        return Target(action.name, "deleted")
-    if isinstance(action, LabelStandby):
-        return Target(action.name, "labelled")
-    if isinstance(action, SetMemberGate):
-        return Target(action.name, "given its condition")
-    if isinstance(action, DeleteLease):
-        return Target(f"Lease {action.name}", "deleted")
-    return Target("the ElasticJob", "deleted")
 
 
 @dataclass
@@ -117,7 +73,7 @@ class WriteBackoff:
             why=_words(error, target.name),
             failures=failures,
             failed_at=now,
-            pause=min(MAX_BACKOFF_SECONDS, first * 2.0 ** min(failures - 1, 16)) * self._jitter(),
+            pause=exponential(first, MAX_BACKOFF_SECONDS, failures) * self._jitter(),
             at_least=(error.retry_after or 0.0) if isinstance(error, Unavailable) else 0.0,
             passing=isinstance(error, Unavailable),
         )
@@ -161,7 +117,8 @@ class WriteBackoff:
 
 
 def _words(error: ApiError, name: str) -> str:
-    """The API server's words, without the name, so that those that fail for one reason are told together."""
+    """The API server's words, without the name, so that writes that fail for one reason are reported
+    together."""
     text = error.message.removeprefix(f'pods "{name}" is forbidden: ')
     if error.status == 0 and isinstance(error, Unavailable):
         return f"no answer from the API server ({text})"

@@ -148,8 +148,8 @@ class Controller:
         }
 
     async def _take_over(self) -> None:
-        """List the jobs, and then all pods and Leases: these are at least as new as what any status tells of
-        them, whichever operator wrote it. Nothing is read for one job alone."""
+        """List the jobs, and then all pods and Leases: these are at least as new as the statuses that mention
+        them, by whichever operator. Nothing is read for one job alone."""
         await self.source.list_all()
         self.registry.start_afresh()
         # A watch that died while this operator stood by shows it only by its silence, and so late.
@@ -223,6 +223,6 @@ class Controller:
         if problem and self.queue.failures(entry.request) % 10 == 0:
             text = f"reconciliation failed and will be retried with back-off: {problem}"
             event = Event("ReconcileFailed", text, warning=True)
-            self._applier.send_events(entry.view.job, entry.memory, [event])
+            self._applier.recorder.send(entry.view.job, [event], entry.state.events)
         if not entry.gone:
             self.queue.add_rate_limited(entry.request, at_least)

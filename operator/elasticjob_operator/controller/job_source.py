@@ -14,17 +14,19 @@ from collections.abc import Callable
 
 from elasticjob.contract.text import one_line
 from elasticjob_operator.act.apply import Applier
-from elasticjob_operator.act.job_state import Memory
+from elasticjob_operator.act.job_state import JobState
 from elasticjob_operator.act.owned_snapshot import list_owned
 from elasticjob_operator.act.paths import jobs_path
 from elasticjob_operator.controller.queue import WorkQueue
 from elasticjob_operator.controller.registry import JobEntry, Key, Registry, Request, key_of
 from elasticjob_operator.logs import about
-from elasticjob_operator.observe.client import Api, Json
+from elasticjob_operator.observe.answers import Json
+from elasticjob_operator.observe.client import Api
 from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import ApiError
 from elasticjob_operator.observe.lists import read_list
 from elasticjob_operator.observe.spec import MalformedJob
+from elasticjob_operator.pauses import exponential
 from elasticjob_operator.plan.state.model import Event, Job, JobSpec
 from elasticjob_operator.settings import Settings
 
@@ -80,8 +82,8 @@ class JobSource:
         self._registry.deleted(raw)
 
     def last_event_at(self) -> dict[str, float]:
-        """By path: until when the watch of jobs has brought everything that lists and the answers to our own
-        writes have shown. Ask regularly."""
+        """Until when the watch of jobs has brought everything that lists and the answers to our own writes
+        have shown, by path. Ask regularly."""
         now = self._clock()
         paths = {namespace: jobs_path(namespace) for namespace in self._namespaces()}
         until = dict.fromkeys(paths.values(), now)
@@ -104,14 +106,14 @@ class JobSource:
     async def list_all(self) -> None:
         """List the jobs of all namespaces, each until it works."""
         for namespace in self._namespaces():
-            for failures in itertools.count():
+            for failures in itertools.count(1):
                 try:
                     await self.list_jobs(namespace)
                     break
                 except ApiError as error:
-                    if failures % 10 == 0:
+                    if failures % 10 == 1:
                         log.warning("cannot list jobs: %s", error)
-                    await asyncio.sleep(min(_LONGEST_RETRY_SECONDS, _FIRST_RETRY_SECONDS * 2.0**failures))
+                    await asyncio.sleep(exponential(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS, failures))
 
     async def compare_all_owned(self) -> None:
         """Compare what the jobs of all namespaces own."""
@@ -157,7 +159,7 @@ class JobSource:
         for entry in unfinished():
             if entry.request not in self._queue.working:  # else it may be writing just now: next time
                 job = entry.view.job
-                found.compare(job, entry.memory, self._applier.reading(job))
+                found.compare(job, entry.state.owned, self._applier.publisher.reading(job))
 
     def _unreadable(self, raw: Json, problem: str, reason: str = MalformedJob.event) -> None:
         """No condition can be written into a status that can't be read: the log has it, and an Event."""
@@ -165,8 +167,8 @@ class JobSource:
         log.error("%s", one_line(problem, 1_000), extra=about(f"{namespace}/{name}", reason=reason))
         if self._queue.is_open:
             job = Job(namespace, name, str(raw["metadata"]["uid"]), 0, JobSpec())
-            memory = self._registry.unreadable.setdefault((namespace, name), Memory())
-            self._applier.send_events(job, memory, [Event(reason, problem, warning=True)])
+            state = self._registry.unreadable.setdefault((namespace, name), JobState())
+            self._applier.recorder.send(job, [Event(reason, problem, warning=True)], state.events)
 
     def _namespaces(self) -> tuple[str, ...]:
         return self._settings.namespaces or ("",)

@@ -17,6 +17,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import Generic, Protocol, TypeVar
 
+from elasticjob_operator.pauses import exponential
+
 FIRST_RETRY_SECONDS = 0.2
 LONGEST_RETRY_SECONDS = 30.0
 RETRY_AFTER_NEWS_SECONDS = 1.0
@@ -50,13 +52,13 @@ class _Item:
     due_at: float = _NEVER
     """When the key needs work."""
     needed_since: float = _NEVER
-    """Since when it has needed work that has not begun, or has failed."""
+    """When it began to need work that has not begun, or has failed."""
     working_for: float = _NEVER
-    """The same, of the work that is under way."""
+    """``needed_since`` of the work that is under way."""
     news: bool = False
     failures: int = 0
     news_from: float = 0.0
-    """After a failure: news makes the key ready no earlier than this."""
+    """After a failure, news makes the key ready no earlier than this."""
     rest_until: float = float("-inf")
     """Nothing makes the key ready earlier than this."""
     timer: Timer | None = None
@@ -80,7 +82,7 @@ class WorkQueue(Generic[K]):
         self._items: dict[K, _Item] = {}
         self._ready: set[K] = set()
         self._working: dict[K, float] = {}
-        """Since when there has been work on these keys."""
+        """When the work on each of these keys began."""
         self.is_open = False
 
     @property
@@ -94,7 +96,7 @@ class WorkQueue(Generic[K]):
         return len(self._ready)
 
     def oldest_seconds(self) -> float:
-        """For how long the key has needed work that has needed it longest. Work that fails does not count."""
+        """How long the key has needed work that has needed it longest. Work that fails does not count."""
         now = self._clock()
         since = (min(item.due_at, item.needed_since, item.working_for) for item in self._items.values())
         return max(0.0, now - min(since, default=now))
@@ -137,7 +139,7 @@ class WorkQueue(Generic[K]):
         item = self._items.setdefault(key, _Item())
         item.failures += 1
         item.needed_since = min(item.needed_since, item.working_for)
-        pause = min(LONGEST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2.0 ** min(item.failures - 1, 16))
+        pause = exponential(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS, item.failures)
         now = self._clock()
         item.news_from = now + max(min(pause, RETRY_AFTER_NEWS_SECONDS), at_least)
         self._schedule(key, item, now + max(pause * self._jitter(), at_least))
@@ -171,7 +173,7 @@ class WorkQueue(Generic[K]):
         return work
 
     def done(self, key: K, rest_until: float = float("-inf")) -> None:
-        """The work has ended. ``rest_until``: when the next may begin, whatever the news."""
+        """The work has ended. ``rest_until``: the next begins no earlier, even with news."""
         self._working.pop(key, None)
         item = self._items.get(key)
         if item is not None:

@@ -14,9 +14,9 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from elasticjob_operator.act.job_state import Memory
-from elasticjob_operator.observe.client import Json
-from elasticjob_operator.observe.objects import version_of
+from elasticjob_operator.act.job_state import JobState
+from elasticjob_operator.observe.answers import Json
+from elasticjob_operator.observe.fields import version_of
 from elasticjob_operator.observe.recent import Recent
 from elasticjob_operator.observe.spec import JobDefaults, JobView, read_job
 from elasticjob_operator.plan.state.status import JobStatus
@@ -42,14 +42,15 @@ class JobEntry:
 
     view: JobView
     user_revision: int = 0
-    """A hash of what people have written of the job, to tell their changes from ours."""
+    """A hash of what people have written into the job, to distinguish their changes from ours."""
     watched_version: int = 0
     expected_version: int = 0
     expected_since: float = 0.0
-    """Since when the watch has not brought ``expected_version``, while that is above ``watched_version``."""
+    """When the watch was first found not to have brought ``expected_version``, while that is above
+    ``watched_version``."""
     covered_status: JobStatus = field(default_factory=JobStatus)
     """We wrote it, or have listed the job's pods and Leases since it was seen."""
-    memory: Memory = field(default_factory=Memory)
+    state: JobState = field(default_factory=JobState)
     waiting: int = 0
     """How many of its participants wait for a round."""
     rest_until: float = float("-inf")
@@ -78,7 +79,7 @@ class Registry:
         self._entries: dict[Key, JobEntry] = {}
         self._deleted = Recent()
         """A list that was under way still has these jobs."""
-        self.unreadable: dict[Key, Memory] = {}
+        self.unreadable: dict[Key, JobState] = {}
         """Jobs that can't be read, and what was said of them."""
         self.waiting = 0
         """How many participants of all jobs wait for a round."""
@@ -118,7 +119,7 @@ class Registry:
             entry.view = view
             if revision != entry.user_revision:
                 entry.user_revision = revision
-                entry.memory.write_backoff.again()
+                entry.state.writes.backoff.again()
         else:
             if entry is not None:
                 self.forget(entry)
@@ -182,7 +183,7 @@ class Registry:
     def start_afresh(self) -> None:
         """Another operator may have written in the meantime: nothing remembered of the jobs counts."""
         for entry in self:
-            entry.memory, entry.covered_status = Memory(), entry.view.status
+            entry.state, entry.covered_status = JobState(), entry.view.status
 
     def watch_behind_since(self, now: float) -> dict[str, float]:
         """Namespaces where the watch has not brought everything that was seen otherwise, and since when not.

@@ -7,8 +7,8 @@ The rules, for a Lease that is written with a resourceVersion each time:
   renewal that was accepted, and then steps down.
 * Another candidate takes the Lease over when it has seen it unchanged for the duration that the Lease
   contains. It sees a change only after the leader began to write it. So at least ``lease_duration -
-  renew_deadline`` lie between the end of one leadership and the next, whatever the clocks of the two
-  machines show (I9).
+  renew_deadline`` lie between the end of one leadership and the next; the clocks of the two machines
+  may show anything (I9).
 * An outdated view does no harm: the write that takes over is for the version that was seen.
 * A Lease that was deleted is waited out like one that is held, because its holder may still act.
 """
@@ -34,7 +34,7 @@ class Timing:
     renew_deadline: float = 8.0
     """How long the leader acts after its last renewal."""
     retry_period: float = 2.0
-    """Between two renewals, and between tries after an error."""
+    """Time between two renewals, and between tries after an error."""
 
     def __post_init__(self) -> None:
         if not self.lease_duration > self.renew_deadline > self.retry_period > 0:
@@ -77,7 +77,7 @@ class Record:
 
     @classmethod
     def read(cls, lease: Mapping[str, Any]) -> Record:
-        """Of a Lease with any content: what is absent is empty."""
+        """Read a Lease with any content: absent fields are empty."""
         spec: Mapping[str, Any] = lease.get("spec") or {}
         return cls(
             holder=str(spec.get("holderIdentity") or ""),
@@ -111,11 +111,11 @@ class Candidate:
     version: int = 0
     """The Lease's resourceVersion when ``record`` was seen."""
     seen_at: float = _NEVER
-    """Since when ``record`` has been seen unchanged."""
+    """When ``record`` was first seen as it is."""
     renewed_at: float = _NEVER
     """When the last renewal that was accepted was begun."""
     leading: bool = False
-    """Until ``stepped_down``; may it act? ask ``may_act``."""
+    """True until ``stepped_down``. Whether it may act says ``may_act``."""
 
     def may_act(self, now: float) -> bool:
         """Whether a write may begin now."""

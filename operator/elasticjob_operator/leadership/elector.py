@@ -23,9 +23,10 @@ from datetime import datetime, timezone
 from typing import Any
 
 from elasticjob_operator.leadership.core import Candidate, Place, Record, Step
-from elasticjob_operator.observe.client import MERGE_PATCH, Api, Json
+from elasticjob_operator.observe.answers import Json
+from elasticjob_operator.observe.client import MERGE_PATCH, Api
 from elasticjob_operator.observe.errors import ApiError, Conflict, Forbidden, NotFound, Unavailable
-from elasticjob_operator.observe.objects import version_of
+from elasticjob_operator.observe.fields import version_of
 
 _WATCH_SECONDS = "300"
 _SHORTEST_WAIT = 0.001
@@ -34,8 +35,8 @@ log = logging.getLogger("elasticjob.operator")
 
 
 def clock() -> float:
-    """Seconds that go on while the machine is suspended (``time.monotonic`` stands still on Linux): others do
-    not wait for a machine that sleeps."""
+    """Seconds that also count while the machine is suspended (``time.monotonic`` is frozen then on Linux):
+    others do not wait for a machine that sleeps."""
     which = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if which is None else time.clock_gettime(which)
 
@@ -75,7 +76,7 @@ class Elector:
         return answer
 
     def busy_seconds(self) -> float:
-        """For how long it has been at one step that is no waiting: each has the time limit of its request, or
+        """How long it has been at one step that is no waiting: each has the time limit of its request, or
         ends when all that acts has ended."""
         return 0.0 if self._busy_since is None else self._now() - self._busy_since
 
@@ -153,7 +154,7 @@ class Elector:
         record = before.proposal(_wall())
         try:
             if before.leading:
-                # Stepping down is punctual, whatever the request is doing.
+                # Stepping down is punctual, also during a request.
                 left = max(_SHORTEST_WAIT, before.deadline() - began)
                 async with asyncio.timeout(left):
                     answer = await self._put(record)
@@ -259,8 +260,8 @@ class Elector:
             await asyncio.sleep(self.place.timing.retry_period)
 
     async def _wait(self, until: float) -> None:
-        """Until that time, or the Lease is seen to change. (`asyncio.wait_for` of Python 3.11 drops a
-        cancellation that comes in the same turn of the loop as its end.)"""
+        """Wait until that time, or until the Lease is seen to change. (`asyncio.wait_for` of Python 3.11
+        drops a cancellation that comes in the same turn of the loop as its end.)"""
         left = max(_SHORTEST_WAIT, until - self._now())
         self._busy_since = None
         with contextlib.suppress(asyncio.TimeoutError):

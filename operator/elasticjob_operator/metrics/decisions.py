@@ -24,7 +24,7 @@ FAILURES = (
 ENDS = (("Complete", "Succeeded"), *(("Failed", reason) for reason in FAILURES))
 """How a job may end: outcome and reason."""
 OTHER = "other"
-"""In place of a word that this operator does not know: the status of a job may have been edited."""
+"""Takes the place of a word that this operator does not know: the status of a job may have been edited."""
 
 
 def from_the_start() -> Iterator[Sample]:

@@ -170,7 +170,7 @@ JOB_GOODPUT = _gauge("elasticjob_job_goodput_ratio", "Goodput over its whole lif
 JOB_LOST = _gauge("elasticjob_job_lost_seconds", "Time without progress over its whole life", *_JOB)
 
 OF_JOBS = (JOBS, UNREADABLE, MEMBERS, STANDBYS, WANTED_PODS, NODE_FAILED_JOBS, WITHOUT_SERIES)
-"""Of all jobs together; shown by the leading operator."""
+"""Metrics of all jobs together; shown by the leading operator."""
 OF_DECISIONS = (
     *(FINISHED, ROUNDS, CHARGES, DETECTION, RENDEZVOUS, FIRST_STEP),
     *(TRAINING, REPEATED, LOST),

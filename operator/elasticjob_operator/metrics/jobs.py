@@ -80,7 +80,7 @@ def _nodes(views: Iterable[JobView], wall: datetime, zones: Mapping[str, str]) -
 
 
 def _alone(view: JobView) -> Iterator[Sample]:
-    """The series of one job. One that has ended has little to tell."""
+    """The series of one job; few, if it has ended."""
     job, status = view.job, view.status
     who = (job.namespace, job.name)
     yield Sample(f.JOB_STATE, (*who, state_of(view)), 1)

@@ -42,7 +42,7 @@ KEPT = (
     *(f.PLAN, f.PASS, f.FAILED_PASSES, f.REQUESTS, f.REQUEST, f.RETRIES, f.THROTTLED_SECONDS),
     *(f.TAKEOVERS, f.LOOP_LAG),
 )
-"""What is kept here; the other metrics are seen when somebody asks."""
+"""The metrics that are counted here; the others are computed on request."""
 
 
 class Meter:
@@ -86,7 +86,7 @@ class Meter:
         self.count((Sample(f.FAILED_PASSES, (type(error).__name__,), 1),))
 
     def took_over(self) -> None:
-        """From now on this process makes passes."""
+        """This process begins to make passes."""
         self.count((Sample(f.TAKEOVERS, (), 1),))
 
     def loop_was_late(self, seconds: float) -> None:
@@ -94,7 +94,7 @@ class Meter:
         self.count((Sample(f.LOOP_LAG, (), max(0.0, seconds)),))
 
     def timed(self, plan: Planner) -> Planner:
-        """That planner, with its time measured."""
+        """The planner, with its time measured."""
 
         def measured(
             job: Job, status: JobStatus, observed: Observed, now: Now, timers: Mapping[WaitKey, float]
@@ -158,7 +158,7 @@ class Meter:
 
 
 class _Seen(Collector):
-    """What is seen when somebody asks: nothing is kept, and so what is gone takes its series along."""
+    """Metrics that are computed on request: nothing is kept, so that the series of deleted jobs end."""
 
     def __init__(self) -> None:
         self.samples: Sequence[Sample] = ()

@@ -30,19 +30,17 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
-from typing import Any, NamedTuple, Protocol, TypedDict
+from typing import Any, NamedTuple, Protocol
 
 import aiohttp
-import msgspec
 from aiohttp.abc import AbstractStreamWriter
 
+from elasticjob_operator.observe.answers import Json, body_of, event_of, object_of, page_of
 from elasticjob_operator.observe.credentials import Credentials
 from elasticjob_operator.observe.errors import (
-    ApiError,
     NotLeading,
-    PageTooLarge,
     Unavailable,
     error_of,
 )
@@ -51,8 +49,6 @@ from elasticjob_operator.observe.watch_lines import watch_lines
 from elasticjob_operator.observe.write_health import WriteHealth
 from elasticjob_operator.own_thread import in_own_thread
 
-Json = dict[str, Any]
-"""A JSON object at the edge; what is behind the edge has types of its own."""
 WatchBatch = list[tuple[str, Json]]
 """Events (type, object) that arrived together."""
 
@@ -62,8 +58,8 @@ JSON_PATCH = "application/json-patch+json"
 DRY_RUN = {"dryRun": "All"}
 """Query of a write that is to change nothing."""
 _STRICT = {"fieldValidation": "Strict"}
-"""Query of a create. By default a server drops fields that it does not know, such as a template's that are
-newer than the server, and nobody would learn that the pods are without them."""
+"""Query of a create. By default a server silently drops fields that it does not know, such as a template's
+that are newer than the server, and the pods would lack them."""
 METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 """Accept: answer with the object's metadata alone (a status may have 150 KB that we have just sent)."""
 
@@ -87,14 +83,14 @@ MOST_OF_A_PAGE = 8 * 2**20
 """Bytes of a page of a list that are read, unless it is asked for one object alone. Objects of 1.5 MB are
 possible, and a page of 250 of them would be the end of this process."""
 _NOT_STORED = "etcdserver: "
-"""In the API server's words where it is etcd that has failed."""
+"""Begins the API server's words where etcd has failed."""
 _LOST_CONNECTION = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
 
 log = logging.getLogger(__name__)
 
 
 class Attempt(NamedTuple):
-    """What traces are told of a request that goes out, as its ``trace_request_ctx``."""
+    """What traces get of a request that goes out, as its ``trace_request_ctx``."""
 
     again: bool
     """It went out before: with credentials that were refused, or by a connection that was lost. A GET or
@@ -200,7 +196,7 @@ class Client:
         ``MOST_OF_A_PAGE``: ask for fewer."""
         limit = None if params is None else params.get("limit")
         most = None if limit in (None, "1") else MOST_OF_A_PAGE
-        read = _object if limit is None else _page
+        read = object_of if limit is None else page_of
         return await self._request("GET", path, params=params, read=read, most=most)
 
     async def create(self, path: str, body: Json) -> Json:
@@ -262,7 +258,7 @@ class Client:
                     yield []
                     async with aclosing(watch_lines(response.content, _WATCH_SILENCE)) as batches:
                         async for batch in batches:
-                            yield [_event(name, line) for line in batch]
+                            yield [event_of(name, line) for line in batch]
                     return
         except (aiohttp.ClientError, asyncio.TimeoutError) as error:
             if accepted and isinstance(error, aiohttp.ServerTimeoutError):
@@ -311,7 +307,7 @@ class Client:
                         trace_request_ctx=attempt,
                         **self._extra(),
                     ) as response:
-                        answer = await _body(name, response, most)
+                        answer = await body_of(name, response, most)
                         status, answer_headers = response.status, response.headers
                         self._answered_at = time.monotonic()
                 except _LOST_CONNECTION as error:
@@ -335,7 +331,7 @@ class Client:
                     raise problem
                 if method != "GET":
                     self.write_health.got_through(path, time.monotonic(), stored=params != DRY_RUN)
-                return (read or _object)(name, answer)
+                return (read or object_of)(name, answer)
 
     def _turn(self, method: str, path: str) -> AbstractAsyncContextManager[None]:
         limiter = self._records if path.startswith(_RECORDS) else self._others
@@ -413,100 +409,3 @@ def _dropping_after(seconds: float) -> Callable[[aiohttp.AddrInfoType], socket.s
         return made
 
     return make
-
-
-class _Metadata(TypedDict, total=False):
-    """What is read of an object's metadata. Its managed fields, half of a Lease, are left out."""
-
-    name: Any
-    namespace: Any
-    uid: Any
-    resourceVersion: Any
-    generation: Any
-    creationTimestamp: Any
-    deletionTimestamp: Any
-    deletionGracePeriodSeconds: Any
-    labels: Any
-    annotations: Any
-    ownerReferences: Any
-    finalizers: Any
-
-
-class _Event(msgspec.Struct):
-    type: str
-    object: dict[str, msgspec.Raw]
-
-
-_EVENT = msgspec.json.Decoder(_Event)
-_ITEM = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_METADATA = msgspec.json.Decoder(_Metadata)
-_PART: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
-
-
-def _reduced(item: Mapping[str, msgspec.Raw]) -> Json:
-    """The object, with what is read of its metadata. Raises ValueError."""
-    return {key: (_METADATA if key == "metadata" else _PART).decode(part) for key, part in item.items()}
-
-
-def _event(name: str, line: bytes) -> tuple[str, Json]:
-    event = _EVENT.decode(line)
-    kind, item = event.type, _reduced(event.object)
-    if kind == "ERROR":
-        gone = item.get("reason") in ("Expired", "Gone")
-        raise error_of(name, 410 if gone else int(item.get("code") or 500), {}, json.dumps(item).encode())
-    return kind, item
-
-
-async def _body(name: str, response: aiohttp.ClientResponse, most: int | None) -> bytes:
-    """All of it. Raises PageTooLarge."""
-    if most is None:
-        return await response.read()
-    parts, size = [], 0
-    async for part in response.content.iter_any():
-        parts.append(part)
-        size += len(part)
-        if size > most:
-            response.close()
-            raise PageTooLarge(name, most)
-    return b"".join(parts)
-
-
-def _object(name: str, answer: bytes) -> Json:
-    try:
-        parsed = json.loads(answer)
-    except ValueError as error:
-        raise ApiError(name, 0, "NotJSON", str(error)) from error
-    if not isinstance(parsed, dict):
-        raise ApiError(name, 0, "NotAnObject", type(parsed).__name__)
-    return parsed
-
-
-class _Page(msgspec.Struct):
-    metadata: dict[str, Any]
-    items: list[msgspec.Raw] | None = None
-
-
-class _Items:
-    """The objects of a page, each read when it is its turn. Read together, 250 pods are 60,000 Python objects
-    at once, through which the garbage collector goes again and again. ``size``: bytes of the page."""
-
-    def __init__(self, items: Sequence[msgspec.Raw], size: int) -> None:
-        self._items = items
-        self.size = size
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __iter__(self) -> Iterator[Json]:
-        for item in self._items:
-            yield _reduced(_ITEM.decode(item))
-
-
-def _page(name: str, answer: bytes) -> Json:
-    try:
-        page = msgspec.json.decode(answer, type=_Page)
-    except msgspec.ValidationError as error:
-        raise ApiError(name, 0, "NotAList", str(error)) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ApiError(name, 0, "NotJSON", str(error)) from error
-    return {"metadata": page.metadata, "items": _Items(page.items or (), len(answer))}

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from elasticjob.contract.names import JOB_LABEL, members_lease, round_lease
-from elasticjob_operator.observe import objects
-from elasticjob_operator.observe.client import Api, Json
-from elasticjob_operator.observe.informer import Informer, read_one
+from elasticjob_operator.observe.answers import Json
+from elasticjob_operator.observe.client import Api
+from elasticjob_operator.observe.fields import version_of
+from elasticjob_operator.observe.informer import Informer, Read, read_one
 from elasticjob_operator.observe.lists import PAGE, read_list
-from elasticjob_operator.observe.objects import SeenAccount, SeenLease, SeenNode, SeenPod
+from elasticjob_operator.observe.objects import SeenAccount, SeenNode, T, read_account, read_node
+from elasticjob_operator.observe.seen_lease import SeenLease, read_lease
+from elasticjob_operator.observe.seen_pod import SeenPod, read_pod
 from elasticjob_operator.observe.store import Store
 from elasticjob_operator.observe.write_probe import WriteProbe
 from elasticjob_operator.plan.state.model import OOM_KILLED, Job, Observed, Participant, Pod
@@ -32,7 +34,7 @@ _AGE_SECONDS = 60.0
 """Longer than any request: an answer that is later than the watch comes within one."""
 _BUSY_SECONDS = 1.0
 _SLOW_SECONDS = 1.0
-"""For a page of a list. Renewals of Leases may not get through."""
+"""How long one page of a list may take; if it takes longer, renewals of Leases may not get through."""
 _LATE_SECONDS = 5.0
 """A watch that is later than this is no evidence of silence: the shortest counts from 15 s."""
 _MAX_ON_DELETED_NODES = 10_000
@@ -81,7 +83,7 @@ class ClusterCache:
         self._accounts_gone: dict[tuple[str, str, str], int] = {}
         """How often the account of a job (namespace, name, UID) was deleted, of those that were last."""
         self._watched = {ns: self._informers(ns) for ns in (namespaces or ("",))}
-        read = partial(objects.read_node, notices=notices)
+        read = partial(read_node, notices=notices)
         self._nodes = Informer(api, "/api/v1/nodes", read, self.nodes, clock, optional=True)
 
     def informers(
@@ -95,9 +97,9 @@ class ClusterCache:
         yield self._nodes
 
     def reset(self) -> None:
-        """The watches were cancelled and will be run again: pods and Leases are listed then, all of them.
-        The watches of nodes and accounts go on from where they were: no status tells what they have not
-        brought yet."""
+        """The watches were cancelled and will be run again: all pods and Leases are listed then. The watches
+        of nodes and accounts go on from where they were: no status depends on what they have not brought
+        yet."""
         for watched in self._watched.values():
             watched.pods.reset()
             watched.leases.reset()
@@ -180,7 +182,7 @@ class ClusterCache:
         return self._watched_in(namespace) is not None
 
     def observe(self, job: Job) -> Observed:
-        """Everything about one job, as of now, but for what is published of its round."""
+        """Everything that is known now about one job, except what is published of its round."""
         now = self._clock()
         self._check_standstill(now)
         templated = job.spec.template is not None
@@ -213,11 +215,11 @@ class ClusterCache:
         return tuple(sorted({p.service_account for p in self.pods.of_job(job.namespace, job.name).values()}))
 
     def has_account(self, job: Job) -> bool:
-        """Whether the job's own service account is there, as far as the watch has told."""
+        """Whether the watch shows the job's own service account."""
         return bool(self._accounts_of(job))
 
     def accounts_gone(self, job: Job) -> int:
-        """How often the watch has told that it was deleted."""
+        """How often the watch has shown that it was deleted."""
         return self._accounts_gone.get((job.namespace, job.name, job.uid), 0)
 
     def _accounts_of(self, job: Job) -> list[SeenAccount]:
@@ -229,29 +231,29 @@ class ClusterCache:
         return {seen.pod.uid: name for name, seen in self.pods.of_job(job.namespace, job.name).items()}
 
     def round_lease(self, job: Job) -> SeenLease | None:
-        """The Lease ``<job>-round``, whatever it contains."""
+        """The Lease ``<job>-round``, with any content."""
         return self.leases.get(job.namespace, round_lease(job.name))
 
     def members_lease(self, job: Job) -> SeenLease | None:
-        """The Lease ``<job>.members-round``, whatever it contains."""
+        """The Lease ``<job>.members-round``, with any content."""
         return self.leases.get(job.namespace, members_lease(job.name))
 
     async def read_again(self, job: Job) -> None:
         """List the job's pods and Leases: from now on the view is at least as new as what the status says
         about them. Raises ApiError."""
         base, watched = f"/namespaces/{job.namespace}", self._watched_in(job.namespace)
-        newest = await _read_list_of(self._api, f"/api/v1{base}/pods", job, self.pods, objects.read_pod)
+        newest = await _read_list_of(self._api, f"/api/v1{base}/pods", job, self.pods, read_pod)
         if watched is not None:
             watched.pods.expects(newest)
         leases = f"/apis/coordination.k8s.io/v1{base}/leases"
-        newest = await _read_list_of(self._api, leases, job, self.leases, objects.read_lease)
+        newest = await _read_list_of(self._api, leases, job, self.leases, read_lease)
         if watched is not None:
             watched.leases.expects(newest)
 
     async def confirm_silence(self, job: Job, silent: Iterable[str]) -> None:
-        """Ask the API server before silence is used: ``read_again``. Those of the ``silent`` that have
-        renewed their Leases after all, or would have but for an API server that is too slow, are silent
-        from now on only; all of them where it does not tell. Raises ApiError."""
+        """Ask the API server before silence is used: ``read_again``. The silence of a participant restarts
+        now if it has renewed its Lease after all, or may have but for an API server that is too slow; that of
+        all where it gives no answer. Raises ApiError."""
         before = self.versions(job, silent)
         spoken, began = list(before), self._clock()
         try:
@@ -276,7 +278,7 @@ class ClusterCache:
 
     def saw_pod(self, raw: Json, deleting: bool = False) -> None:
         """Take over the answer to a write of ours: the next pass must know of it already."""
-        seen = objects.read_pod(raw)
+        seen = read_pod(raw)
         if deleting and not seen.pod.deleting:
             seen = replace(seen, pod=replace(seen.pod, deleting=True))
         self.pods.answered(seen, quiet=True)
@@ -286,7 +288,7 @@ class ClusterCache:
 
     def saw_lease(self, raw: Json) -> None:
         """Take over the answer to a write of ours."""
-        seen = objects.read_lease(raw, None)
+        seen = read_lease(raw, None)
         self.leases.answered(seen, quiet=True)
         watched = self._watched_in(seen.namespace)
         if watched is not None:
@@ -294,35 +296,15 @@ class ClusterCache:
 
     def _informers(self, namespace: str) -> Watched:
         scope = f"/namespaces/{namespace}" if namespace else ""
+
+        def informer(path: str, read: Read[T], store: Store[T], optional: bool = False) -> Informer[T]:
+            path = path.format(scope)
+            return Informer(self._api, path, read, store, self._clock, JOB_LABEL, optional, namespace)
+
         return Watched(
-            pods=Informer(
-                self._api,
-                f"/api/v1{scope}/pods",
-                objects.read_pod,
-                self.pods,
-                self._clock,
-                JOB_LABEL,
-                namespace=namespace,
-            ),
-            leases=Informer(
-                self._api,
-                f"/apis/coordination.k8s.io/v1{scope}/leases",
-                objects.read_lease,
-                self.leases,
-                self._clock,
-                JOB_LABEL,
-                namespace=namespace,
-            ),
-            accounts=Informer(
-                self._api,
-                f"/api/v1{scope}/serviceaccounts",
-                objects.read_account,
-                self.accounts,
-                self._clock,
-                JOB_LABEL,
-                optional=True,
-                namespace=namespace,
-            ),
+            pods=informer("/api/v1{}/pods", read_pod, self.pods),
+            leases=informer("/apis/coordination.k8s.io/v1{}/leases", read_lease, self.leases),
+            accounts=informer("/api/v1{}/serviceaccounts", read_account, self.accounts, optional=True),
         )
 
     def _watched_in(self, namespace: str) -> Watched | None:
@@ -388,7 +370,7 @@ class ClusterCache:
         self._dirty(lease.namespace, lease.job)
 
     def _account_changed(self, account: SeenAccount) -> None:
-        """That one is made is news only where another one was deleted."""
+        """A new account is news only where another one was deleted."""
         key = account.namespace, account.job, account.owner
         if self.accounts.get(account.namespace, account.name) is None:
             self._accounts_gone[key] = self._accounts_gone.pop(key, 0) + 1
@@ -420,8 +402,9 @@ def _notice(node: SeenNode, pod: SeenPod) -> str:
 
 
 def _without_old_mark(pod: Pod, participant: Participant | None) -> Pod:
-    """containerd marks a container of which any process was killed for want of memory, for good. If its agent
-    has outlived that, and says so, the mark is not why the container ended."""
+    """Ignore an old mark of an OOM kill: containerd keeps it for the life of a container of which any process
+    was killed. If the agent of the container has outlived the kill, and says so, the mark is not why the
+    container ended."""
     if pod.exit is None or pod.exit.reason != OOM_KILLED:
         return pod
     record = participant.record if participant is not None and participant.holder == pod.uid else None
@@ -434,8 +417,8 @@ async def _read_list_of(
     api: Api,
     path: str,
     job: Job,
-    store: Store[objects.T],
-    read: Callable[[Mapping[str, Any], objects.T | None], objects.T],
+    store: Store[T],
+    read: Read[T],
 ) -> int:
     """List the objects of one job into their store; what is not among them has been deleted. Return the
     version of the newest."""
@@ -446,7 +429,7 @@ async def _read_list_of(
         item = read_one(path, raw, store, read)
         if item is not None:
             store.answered(item)
-        newest = max(newest, objects.version_of(raw["metadata"]))
+        newest = max(newest, version_of(raw["metadata"]))
 
     present, version = await read_list(api, path, take, {"labelSelector": f"{JOB_LABEL}={job.name}"})
     for name in [

@@ -1,8 +1,12 @@
 """How to reach the API server, and with which identity: the official client's config loaders do the reading.
 
-They know every kind of kubeconfig (exec plugins, OIDC, client certificates) and the in-cluster files;
-we take nothing else from that package. An explicit ``KUBECONFIG`` wins over the service account of the
-pod, else the pod's service account, else the default kubeconfig.
+They know every kind of kubeconfig (exec plugins, OIDC, client certificates) and the in-cluster files; we take
+nothing else from that package. lightkube's KubeConfig is not enough: it runs exec plugins only inside of its
+own requests, refuses those of ``client.authentication.k8s.io/v1``, drops client certificates that they print,
+and does not know proxy-url, tls-server-name and OIDC.
+
+An explicit ``KUBECONFIG`` wins over the service account of the pod, else the pod's service account, else the
+default kubeconfig.
 
 A token is read again at most once a minute (kubelet rotates it on disk) and at once after a 401.
 """

@@ -13,10 +13,10 @@ from elasticjob.contract.text import one_line
 
 _MAX_MESSAGE = 1_000
 _LONGEST_RETRY_AFTER = 30.0
-"""Seconds; a server that asks for more is asked again all the same."""
+"""Seconds; a server that asks for more is asked again anyway."""
 
 _REFUSED_BY_POLICY = "does not lead; the leader is "
-"""In charts/elasticjob/templates/leader-policy.yaml."""
+"""Words of charts/elasticjob/templates/leader-policy.yaml."""
 _TOO_LARGE = "etcdserver: request is too large"
 """Said with a status of 500."""
 

@@ -28,14 +28,19 @@ from typing import Any, Generic
 
 from elasticjob_operator.observe.client import Api, WatchBatch
 from elasticjob_operator.observe.errors import ApiError, Forbidden, Gone, NotFound
+from elasticjob_operator.observe.fields import version_of
 from elasticjob_operator.observe.lists import read_list
-from elasticjob_operator.observe.objects import T, version_of
+from elasticjob_operator.observe.objects import T
 from elasticjob_operator.observe.store import Store
+from elasticjob_operator.pauses import exponential
 
 _WATCH_SECONDS = (240, 300)
 _NO_GAP_SECONDS = 1.0
-_BACK_OFF = (0.1, 5.0)
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 _FORBIDDEN_SECONDS = 300.0
+
+Read = Callable[[Mapping[str, Any], T | None], T]
+"""Reads an object, which may have been known before."""
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +53,7 @@ class Informer(Generic[T]):
         self,
         api: Api,
         path: str,
-        read: Callable[[Mapping[str, Any], T | None], T],
+        read: Read[T],
         store: Store[T],
         clock: Callable[[], float],
         selector: str = "",
@@ -70,7 +75,7 @@ class Informer(Generic[T]):
         self.synced = asyncio.Event()
         """Set once the first list is in, or known to be forbidden to an optional informer."""
         self.good_since: float | None = None
-        """Monotonic time from which on this watch has missed nothing; None while there is none."""
+        """Monotonic time from which on this watch has missed nothing; None while it is not connected."""
         self.last_event_at: float = float("-inf")
         """Monotonic time of the last sign of life: a list, an event, a bookmark."""
         self.gaps = 0
@@ -84,7 +89,7 @@ class Informer(Generic[T]):
 
     @property
     def blind_seconds(self) -> float:
-        """For how long there has been no watch; 0 while there is one."""
+        """How long there has been no watch; 0 while there is one."""
         return 0.0 if self.good_since is not None else self._clock() - self._blind_since
 
     @property
@@ -119,14 +124,14 @@ class Informer(Generic[T]):
                 log.log(logging.WARNING if failures > 1 else logging.INFO, "watch interrupted: %s", error)
                 await _back_off(failures)
             except Exception:
-                # Whatever it is: a blind operator is worse.
+                # Any error: a blind operator is worse.
                 log.exception("%s: unexpected response; listing again", self._path)
                 failures += 1
                 self._lost()
                 await _back_off(failures)
 
     def stalled(self) -> None:
-        """This process did not run for a while: whatever was due may be waiting in a socket."""
+        """This process did not run for a while: events may be waiting in a socket."""
         if self.good_since is not None:
             self.good_since = self._clock()
             self.gaps += 1
@@ -137,7 +142,7 @@ class Informer(Generic[T]):
             self._expected.append((version, self._clock()))
 
     def late(self) -> float:
-        """For how many seconds the watch has not brought what is known to have happened."""
+        """How many seconds the watch is behind what is known to have happened."""
         while self._expected and self._expected[0][0] <= self._version:
             self._expected.popleft()
         return self._clock() - self._expected[0][1] if self._expected else 0.0
@@ -156,7 +161,7 @@ class Informer(Generic[T]):
         self._interrupted_at = None
 
     def reset(self) -> None:
-        """The same, and nothing that was known is relied on: ``synced`` is set by the next list."""
+        """``interrupted``, and nothing that was known is relied on: ``synced`` is set by the next list."""
         self._lost()
         self.synced.clear()
 
@@ -247,7 +252,7 @@ def read_one(
     path: str,
     raw: Mapping[str, Any],
     store: Store[T],
-    read: Callable[[Mapping[str, Any], T | None], T],
+    read: Read[T],
 ) -> T | None:
     """The object, slimmed; as it was known (None: not at all) if it can't be read."""
     meta = raw["metadata"]
@@ -261,5 +266,4 @@ def read_one(
 
 
 async def _back_off(failures: int) -> None:
-    low, high = _BACK_OFF
-    await asyncio.sleep(min(high, low * 2 ** min(failures, 10)) * random.uniform(0.5, 1.0))
+    await asyncio.sleep(exponential(_FIRST_PAUSE, _LONGEST_PAUSE, failures) * random.uniform(0.5, 1.0))

@@ -14,9 +14,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from elasticjob_operator.observe.client import MOST_OF_A_PAGE, Api, Json
+from elasticjob_operator.observe.answers import Json
+from elasticjob_operator.observe.client import MOST_OF_A_PAGE, Api
 from elasticjob_operator.observe.errors import Gone, PageTooLarge
-from elasticjob_operator.observe.objects import version_of
+from elasticjob_operator.observe.fields import version_of
 
 PAGE = 250
 _AT_ONCE = 50

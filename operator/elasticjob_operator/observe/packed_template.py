@@ -1,4 +1,4 @@
-"""A job's pod template as it is kept: compressed, and opened when somebody reads it.
+"""A job's pod template as it is kept: compressed, and opened when it is read.
 
 As Python objects a template takes up to 25 times its bytes, for as long as the job exists, also while it is
 suspended and after it has ended. A thousand jobs of one tenant would be the operator's end.
@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 MAX_TEMPLATE_BYTES = 128 * 1024
-"""Of a template as JSON. Linux takes no longer argument or variable of a process, either."""
+"""Longest template as JSON. Linux takes no longer argument or variable of a process, either."""
 _OPEN = 16
 """Templates that are open at a time. A pass reads one several times."""
 _FASTEST = 1

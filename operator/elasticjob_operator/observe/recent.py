@@ -31,7 +31,7 @@ class Recent:
         self._new[hash(uid)] = version
 
     def version(self, uid: str) -> float:
-        """As of which version it was not there; below all versions if nothing is known of that."""
+        """The version as of which it was not there; below all versions if that is unknown."""
         key = hash(uid)
         return self._new.get(key, self._old.get(key, float("-inf")))
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from elasticjob.contract.limits import Limits
-from elasticjob_operator.observe.objects import version_of
+from elasticjob_operator.observe.fields import version_of
 from elasticjob_operator.observe.packed_template import PackedTemplate, TemplateTooLarge
 from elasticjob_operator.plan.state import status_json
 from elasticjob_operator.plan.state.model import (
@@ -42,9 +42,10 @@ T = TypeVar("T", int, str)
 
 @dataclass(frozen=True)
 class JobDefaults:
-    """What holds for a job that does not say it. ``ttl_after_finished`` and ``active_deadline`` are seconds;
-    None: it is kept, there is none. ``limits`` are fields of ``spec.failurePolicy``; one that the job has
-    replaces the whole field here. ``namespaces``: what is set for one namespace, before what is set here."""
+    """Defaults for fields that a job leaves out. ``ttl_after_finished`` and ``active_deadline`` are seconds;
+    None: the job is kept, there is no deadline. ``limits`` are fields of ``spec.failurePolicy``; one that the
+    job has replaces the whole field here. ``namespaces``: the defaults of one namespace, which come before
+    those here."""
 
     ttl_after_finished: int | None = None
     active_deadline: int | None = None

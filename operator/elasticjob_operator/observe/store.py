@@ -35,7 +35,7 @@ class Store(Generic[T]):
         self._jobs: dict[Key, dict[str, T]] = {}
         self._touched: dict[Key, float] = {}
         self._listed: dict[str, int] = {}
-        """By namespace ("" for a list of all), the version of the informer's last list."""
+        """The version of the informer's last list, by namespace ("" for a list of all)."""
         self._gone = Recent()
         """The answer to a write of ours may be later than the watch, and brings none of these back; one that
         had only lost its label comes with a newer version."""
@@ -87,8 +87,8 @@ class Store(Generic[T]):
             self._changed(item)
 
     def answered(self, item: T, quiet: bool = False) -> None:
-        """The same for the answer to a request of ours, unless a list that came sooner says that the object
-        has gone since: that is not here, and no newer than the list."""
+        """``put`` for the answer to a request of ours. If a list that came sooner shows that the object has
+        gone since, the answer is dropped: the object is not here, and no newer than the list."""
         listed = max(self._listed.get(item.namespace, 0), self._listed.get("", 0))
         if (item.namespace, item.name) in self._items or item.version > listed:
             self.put(item, quiet)

@@ -6,7 +6,7 @@ until the next write that does, whether it is ours or one that the watch shows. 
 while, that is an outage, and all silence timers start again at its end.
 
 This is tracked for the API server as a whole, and for writing Leases in each namespace. While it is
-uncertain, silence timers stand still, so that no participant is judged.
+uncertain, silence timers are frozen, so that no participant is judged.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class WriteHealth:
 
     def __init__(self) -> None:
         self.last_unanswered = _NEVER
-        """When the latest request began that got no answer at all: whatever was silent since may be dead."""
+        """When the latest request began that got no answer at all: watches that have been silent since may be
+        dead."""
         self._server = _Scope()
         self._leases: dict[str, _Scope] = {}
 
@@ -90,7 +91,7 @@ class WriteHealth:
             scope.got_through(now, stored)
 
     def uncertain_since(self, namespace: str) -> float | None:
-        """Since when it may have been impossible to write Leases there; None: writes succeed."""
+        """When writes of Leases there may have begun to fail; None: they succeed."""
         found = [
             scope.uncertain_since for scope in self._about(namespace) if scope.uncertain_since is not None
         ]

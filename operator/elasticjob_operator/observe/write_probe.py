@@ -1,4 +1,4 @@
-"""After a request has failed: tries whether Leases can be written, to tell one tenant's trouble from an
+"""Tries whether Leases can be written after a request has failed, to distinguish one tenant's trouble from an
 outage.
 
 A probe is a dry-run patch of a round Lease that changes nothing. It takes the same way through the API
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from elasticjob.contract.names import round_lease
 from elasticjob_operator.observe.client import DRY_RUN, MERGE_PATCH, Api
 from elasticjob_operator.observe.errors import ApiError, NotLeading, Unavailable
-from elasticjob_operator.observe.objects import SeenLease
+from elasticjob_operator.observe.seen_lease import SeenLease
 from elasticjob_operator.observe.store import Store
 
 _AT_ONCE = 8

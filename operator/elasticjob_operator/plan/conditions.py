@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from elasticjob.contract.names import pod_name, slot_and_attempt
+from elasticjob.contract.names import slot_and_attempt
 from elasticjob.contract.text import counted, one_line
 from elasticjob.rounds.candidates import listed
 from elasticjob_operator.plan import lifecycle
@@ -151,7 +151,7 @@ def _shortage(p: Pass) -> str:
 
 def _none_starting(p: Pass, waiting: Waiting) -> bool:
     """Whether there are too few pods, and this pass makes none that the API server would take."""
-    made = (pod_name(p.job.name, a.slot, a.attempt) for a in p.actions if isinstance(a, CreatePod))
+    made = (action.name for action in p.actions if isinstance(action, CreatePod))
     return waiting.none_starting and all(name in p.observed.rejected_pods for name in made)
 
 

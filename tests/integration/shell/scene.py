@@ -17,7 +17,8 @@ from elasticjob.contract.round_record import RoundRecord
 from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.act.write_backoff import MAX_BACKOFF_SECONDS
 from elasticjob_operator.controller.controller import Controller
-from elasticjob_operator.observe.client import MERGE_PATCH, Client, Json
+from elasticjob_operator.observe.answers import Json
+from elasticjob_operator.observe.client import MERGE_PATCH, Client
 from elasticjob_operator.observe.credentials import Credentials
 from elasticjob_operator.observe.errors import ApiError, Gone, NotFound, Unavailable
 from elasticjob_operator.plan.state.status import RoundStatus

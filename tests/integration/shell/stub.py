@@ -89,5 +89,5 @@ def project(job: Job, status: JobStatus, waiting: str = "") -> RoundRecord:
 
 def create_missing(job: Job, observed: Observed, attempts: tuple[int, ...] = (0, 0)) -> Actions:
     there = {p.name for p in observed.pods}
-    wanted = [CreatePod(slot, attempt) for slot, attempt in enumerate(attempts)]
-    return tuple(a for a in wanted if pod_name(job.name, a.slot, a.attempt) not in there)
+    wanted = [CreatePod(pod_name(job.name, slot, a), slot, a) for slot, a in enumerate(attempts)]
+    return tuple(action for action in wanted if action.name not in there)

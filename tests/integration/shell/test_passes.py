@@ -11,7 +11,7 @@ import pytest
 
 from devcluster.cluster import Cluster
 from elasticjob_operator.act.paths import job_path
-from elasticjob_operator.observe.client import Json
+from elasticjob_operator.observe.answers import Json
 from elasticjob_operator.observe.errors import NotFound
 from elasticjob_operator.plan.state.model import Event
 from tests.integration.shell.scene import Scene, eventually, most_tries, until

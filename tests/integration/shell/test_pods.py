@@ -10,7 +10,7 @@ import pytest
 from elasticjob_operator.act.injection import HANDLER_DIR
 from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.act.pod_creation_limiter import PODS_PER_TURN
-from elasticjob_operator.observe.client import Json
+from elasticjob_operator.observe.answers import Json
 from elasticjob_operator.observe.errors import ApiError, Forbidden, Invalid, TooManyRequests, Unavailable
 from elasticjob_operator.plan.state.model import CreatePod, DeletePod, Job, Observed
 from tests.integration.shell.scene import Scene, eventually, most_tries, until
@@ -77,7 +77,7 @@ async def test_before_the_turn_of_its_first_pods_nothing_is_made_for_a_job(scene
     scene.planner.pod_names = ("mnist-0-0", "mnist-1-0")
     scene.planner.actions = create_missing
     async with scene.operator() as operator:
-        limiter = operator.controller.reconciler._applier._creation_limiter
+        limiter = operator.controller.reconciler._applier.creation.limiter
         for _ in range(5):
             limiter.due(scene.namespace, PODS_PER_TURN, False, None)  # others' pods, for 6 s
         await until(lambda: bool(scene.planner.seen), "the first pass begins")
@@ -224,11 +224,10 @@ async def test_a_write_that_fails_holds_up_nothing_but_itself(
         await until(under_way, "timers run")
         entry = operator.controller.registry.get(scene.namespace, "mnist")
         assert entry is not None
-        memory = entry.memory
-        memory.access = memory.network_policy = None
+        entry.state.owned.written.clear()
         doomed = scene.planner.seen[-1].pods[0]
         scene.planner.actions = lambda _job, observed: (
-            CreatePod(7, 0),
+            CreatePod("mnist-7-0", 7, 0),
             *(DeletePod(pod.name, pod.uid, "test") for pod in observed.pods if pod.uid == doomed.uid),
         )
         scene.planner.pod_names = ("mnist-0-0", "mnist-1-0", "mnist-7-0")

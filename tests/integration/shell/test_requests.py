@@ -14,7 +14,8 @@ from elasticjob.contract.names import JOB_LABEL, PARTICIPANT_ANNOTATION, REPORT_
 from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob.contract.reports import RoundReport
 from elasticjob_operator.act.paths import job_path
-from elasticjob_operator.observe.client import MERGE_PATCH, Json
+from elasticjob_operator.observe.answers import Json
+from elasticjob_operator.observe.client import MERGE_PATCH
 from elasticjob_operator.observe.errors import ApiError
 from elasticjob_operator.plan.planner import plan
 from tests.integration.shell.scene import APPLY_PATCH, Operator, Scene, WiredClient, eventually, until

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from elasticjob_operator.observe.client import Json, WatchBatch
+from elasticjob_operator.observe.answers import Json
+from elasticjob_operator.observe.client import WatchBatch
 from elasticjob_operator.plan.planner import plan
 from tests.integration.shell.scene import Operator, Scene, Wire, WiredClient, eventually, until
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import islice
 
-from elasticjob.contract.names import pod_name, slot_and_attempt
+from elasticjob.contract.names import MEMBER_CONDITION, STANDBY_LABEL, pod_name, slot_and_attempt
 from elasticjob.contract.text import counted, node_words
 from elasticjob.rounds.candidates import listed
 from elasticjob.rounds.state import MemberState
@@ -23,9 +23,9 @@ from elasticjob_operator.plan.state.model import (
     CreatePod,
     DeleteLease,
     DeletePod,
-    LabelStandby,
+    PatchPod,
     Pod,
-    SetMemberGate,
+    PodCondition,
 )
 from elasticjob_operator.plan.state.pass_state import Pass
 from elasticjob_operator.plan.state.waits import JobWait
@@ -91,7 +91,8 @@ def _label_standbys(p: Pass, live: list[Pod]) -> None:
     going = {action.uid for action in p.actions if isinstance(action, DeletePod)}
     for pod in live:
         if pod.uid not in going and pod.standby != (pod.uid in standing_by):
-            p.actions.append(LabelStandby(pod.name, pod.uid, not pod.standby))
+            label = (STANDBY_LABEL, None if pod.standby else "true")
+            p.actions.append(PatchPod(pod.name, pod.uid, labels=(label,)))
 
 
 def _set_member_gates(p: Pass, live: list[Pod]) -> None:
@@ -105,7 +106,8 @@ def _set_member_gates(p: Pass, live: list[Pod]) -> None:
             continue
         member = pod.uid in p.status.member_uids and (met or pod.member_gate)
         if member != pod.member_gate:
-            p.actions.append(SetMemberGate(pod.name, pod.uid, member))
+            gate = PodCondition(MEMBER_CONDITION, member, "Member" if member else "NotMember")
+            p.actions.append(PatchPod(pod.name, pod.uid, condition=gate))
 
 
 def clean_up(p: Pass) -> None:
@@ -161,7 +163,8 @@ def is_recorded(p: Pass, action: Action) -> bool:
         pod = p.pods_by_name.get(action.name)
         unwanted = pod is not None and (p.is_replaced(pod) or pod.uid in p.status.lost_pod_uids)
         return unwanted or p.status.finished or p.status.is_true("Suspended")
-    return not isinstance(action, SetMemberGate)  # who is a member, the status says
+    # Who is a member, the status says.
+    return not (isinstance(action, PatchPod) and action.condition is not None)
 
 
 def charge_early_ends(p: Pass) -> None:
@@ -298,7 +301,8 @@ def _create_missing(p: Pass) -> None:
         while pod_name(p.job.name, slot, attempt) in p.pods_by_name:
             attempt += 1
         attempts[slot] = attempt
-        p.actions.append(CreatePod(slot, attempt, excluded_nodes.excluded(p)))
+        name = pod_name(p.job.name, slot, attempt)
+        p.actions.append(CreatePod(name, slot, attempt, excluded_nodes.excluded(p)))
     p.set(attempts=tuple(attempts))
 
 

@@ -304,13 +304,28 @@ class Now:
 
 
 @dataclass(frozen=True)
+class Target:
+    """What a write is for, in words: ``name`` cannot be ``verb``. ``protocol``: rounds wait for it."""
+
+    name: str
+    verb: str
+    protocol: bool = False
+
+
+@dataclass(frozen=True)
 class CreatePod:
     """Make the pod of this slot and attempt, kept off some nodes. A name already taken is reported back as
     observed."""
 
+    name: str
     slot: int
     attempt: int
     avoid: tuple[str, ...] = ()
+
+    @property
+    def target(self) -> Target:
+        """What the write is for."""
+        return Target(self.name, "created")
 
 
 @dataclass(frozen=True)
@@ -322,23 +337,35 @@ class DeletePod:
     why: str
     force: bool = False
 
-
-@dataclass(frozen=True)
-class LabelStandby:
-    """Put the label of those that stand by on this very pod, or take it off."""
-
-    name: str
-    uid: str
-    standby: bool
+    @property
+    def target(self) -> Target:
+        """What the write is for."""
+        return Target(self.name, "deleted")
 
 
 @dataclass(frozen=True)
-class SetMemberGate:
-    """Open the readiness gate of this very pod, or close it."""
+class PodCondition:
+    """A condition of a pod's status, as the operator sets it."""
+
+    type: str
+    met: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class PatchPod:
+    """Change this very pod (UID precondition): its labels, where None takes one off, or a condition of its
+    status. All labels of a pod are in one of these."""
 
     name: str
     uid: str
-    open: bool
+    labels: tuple[tuple[str, str | None], ...] = ()
+    condition: PodCondition | None = None
+
+    @property
+    def target(self) -> Target:
+        """What the write is for."""
+        return Target(self.name, "labelled" if self.condition is None else "given its condition")
 
 
 @dataclass(frozen=True)
@@ -347,6 +374,11 @@ class DeleteJob:
 
     why: str
 
+    @property
+    def target(self) -> Target:
+        """What the write is for."""
+        return Target("the ElasticJob", "deleted")
+
 
 @dataclass(frozen=True)
 class DeleteLease:
@@ -354,9 +386,17 @@ class DeleteLease:
 
     name: str
 
+    @property
+    def target(self) -> Target:
+        """What the write is for."""
+        return Target(f"Lease {self.name}", "deleted")
 
-Action = CreatePod | DeletePod | LabelStandby | SetMemberGate | DeleteLease | DeleteJob
+
+Action = CreatePod | DeletePod | PatchPod | DeleteLease | DeleteJob
 """What a plan may ask for beside its two records."""
+
+VERBS = ("created", "deleted", "labelled", "given its condition")
+"""Of the actions' targets."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from elasticjob_operator.gc_tuning import MIDDLE, WHOLE_SECONDS, YOUNG, Collector
+from elasticjob_operator.gc_tuning import MIDDLE, WHOLE_SECONDS, YOUNG, GcTuning
 
 MANY = 4 * YOUNG * MIDDLE
 
@@ -33,9 +33,9 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-async def collector(clock: Clock) -> AsyncIterator[Collector]:
+async def tuning(clock: Clock) -> AsyncIterator[GcTuning]:
     gc.collect()
-    found = Collector(asyncio.get_running_loop(), clock)
+    found = GcTuning(asyncio.get_running_loop(), clock)
     found.start()
     yield found
     found.stop()
@@ -50,7 +50,7 @@ async def containers() -> list[list[int]]:
     return found
 
 
-@pytest.mark.usefixtures("collector")
+@pytest.mark.usefixtures("tuning")
 async def test_what_has_outlived_a_collection_is_looked_at_no_more() -> None:
     before = gc.get_freeze_count()
     kept = await containers()
@@ -58,12 +58,12 @@ async def test_what_has_outlived_a_collection_is_looked_at_no_more() -> None:
     assert len(gc.get_objects()) < len(kept)
 
 
-@pytest.mark.usefixtures("collector")
+@pytest.mark.usefixtures("tuning")
 async def test_what_there_is_at_the_start_is_looked_at_no_more() -> None:
     assert gc.get_freeze_count() > 10 * len(gc.get_objects())
 
 
-@pytest.mark.usefixtures("collector")
+@pytest.mark.usefixtures("tuning")
 async def test_new_circles_are_freed() -> None:
     one = Node()
     one.other = Node()
@@ -74,7 +74,7 @@ async def test_new_circles_are_freed() -> None:
     assert gone() is None
 
 
-@pytest.mark.usefixtures("collector")
+@pytest.mark.usefixtures("tuning")
 async def test_frozen_circles_are_freed_once_in_a_while(clock: Clock) -> None:
     one = Node()
     one.other = Node()
@@ -91,9 +91,9 @@ async def test_frozen_circles_are_freed_once_in_a_while(clock: Clock) -> None:
 
 async def test_in_the_end_all_is_as_python_has_it() -> None:
     before = gc.get_threshold(), list(gc.callbacks)
-    collector = Collector(asyncio.get_running_loop())
-    collector.start()
-    collector.stop()
-    collector.stop()
+    tuning = GcTuning(asyncio.get_running_loop())
+    tuning.start()
+    tuning.stop()
+    tuning.stop()
     assert (gc.get_threshold(), list(gc.callbacks)) == before
     assert gc.get_freeze_count() == 0
