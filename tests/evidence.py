@@ -64,7 +64,7 @@ def shown_by() -> dict[str, list[str]]:
 
 
 def marks() -> Iterator[tuple[str, str]]:
-    """All (name, words): of tests by their function, of scenarios by their name, of files by their path. Raises
+    """All (name, words): of tests by function, of scenarios by name, of files by path. Raises
     ValueError for a mark that belongs to none of them."""
     for file in {*(ROOT / "tests").rglob("*.py")} - {Path(__file__)}:
         text, name = file.read_text(), str(file.relative_to(ROOT))

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from devcluster.wait import wait_for
-from elasticjob import stop_board
-from elasticjob.stop_board import StopBoard
-from elasticjob.stopping import GOES_ON, STOP_SUFFIX, map_word
+from elasticjob.drain import board as board_module
+from elasticjob.drain.board import StopBoard
+from elasticjob.worker.stopping import GOES_ON, STOP_SUFFIX, map_word
 
 
 def test_fewer_than_all_that_call_should_stop_are_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(stop_board, "FEW_SECONDS", 0.1)
+    monkeypatch.setattr(board_module, "FEW_SECONDS", 0.1)
     board = StopBoard(str(tmp_path), 2)
     map_word(str(tmp_path / f"0{STOP_SUFFIX}"), os.O_RDWR | os.O_CREAT)[0] = 7 << 2 | GOES_ON
     wait_for(lambda: board.take_part() or caplog.messages, 30, "it is said")
