@@ -246,14 +246,10 @@ def _node_is_lost(case: _Case) -> Verdict | None:
     return Verdict(MemberState.LOST, case.node_lost) if lost else None
 
 
-def _says_nothing(case: _Case) -> Verdict | None:
-    return case.as_before if case.record is None else None
-
-
-def _had_started_again(case: _Case) -> Verdict | None:
-    member = case.member
-    known = case.left and member.state == MemberState.LEFT and member.message == STARTED_AGAIN
-    return case.as_before if known else None
+def _says_nothing_new(case: _Case) -> Verdict | None:
+    """It says nothing, or is known to have started torchrun again after the round had succeeded."""
+    known = case.member.state == MemberState.LEFT and case.member.message == STARTED_AGAIN
+    return case.as_before if case.record is None or (case.left and known) else None
 
 
 def _has_to_announce_itself_again(case: _Case) -> Verdict | None:
@@ -280,10 +276,6 @@ def _was_replaced_in_its_pod(case: _Case) -> Verdict | None:
     return Verdict(MemberState.LEFT, killed or case.evidence(Cause.POD_RESTARTED, f"{case.who} {how}"))
 
 
-def _has_left(case: _Case) -> Verdict | None:
-    return Verdict(MemberState.LEFT, _left_round(case)) if case.left else None
-
-
 def _shuts_down(case: _Case) -> Verdict | None:
     if not case.leaving:
         return None
@@ -291,9 +283,10 @@ def _shuts_down(case: _Case) -> Verdict | None:
     return Verdict(MemberState.LEFT, case.evidence(Cause.MEMBER_LEFT, text))
 
 
-def _has_left_as_others_say(case: _Case) -> Verdict | None:
-    said = not case.over and unheard.says_left(case.p, case.member.group_rank)
-    return Verdict(MemberState.LEFT, _left_round(case)) if said else None
+def _has_left(case: _Case) -> Verdict | None:
+    """Its own Lease says so, or other members do."""
+    left = case.left or (not case.over and unheard.says_left(case.p, case.member.group_rank))
+    return Verdict(MemberState.LEFT, _left_round(case)) if left else None
 
 
 def _is_awaited_again(case: _Case) -> Verdict | None:
@@ -310,13 +303,11 @@ _VERDICTS: tuple[Callable[[_Case], Verdict | None], ...] = (
     _container_has_ended,
     _pod_is_being_deleted,
     _node_is_lost,
-    _says_nothing,
-    _had_started_again,
+    _says_nothing_new,
     _has_to_announce_itself_again,
     _was_replaced_in_its_pod,
-    _has_left,
     _shuts_down,
-    _has_left_as_others_say,
+    _has_left,
     _is_awaited_again,
 )
 """The first that applies counts; without one a member stays as it is. From the fourth on its pod is there."""

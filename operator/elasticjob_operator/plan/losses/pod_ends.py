@@ -57,8 +57,8 @@ MISPLACED = frozenset({"NodeAffinity", "MatchNodeSelector", "NodeSelectorMismatc
 by its template's nodeName or by a scheduler that does not know of affinity."""
 
 EXPLAINED_SECONDS = 5.0
-"""How long after a pod has ended with 0 before it joined a sign may still show that it was told to end: what
-is decided of it may be the end of the job."""
+"""How long after a pod has ended with 0 before it joined a sign may still show that it was asked to end: the
+decision may end the job."""
 
 EXPLAINED_BY_THE_NODE = frozenset(
     ESTABLISHING | {Cause.POD_LOST, Cause.UNREACHABLE, Cause.DID_NOT_REJOIN, Cause.MEMBER_LEFT}
