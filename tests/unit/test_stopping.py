@@ -35,7 +35,8 @@ from elasticjob.workers.torch_agent import AgentWorker
 
 LOOP = """
 import os, signal, sys, time
-from elasticjob import should_stop, stop_here, stopping
+from elasticjob import should_stop, stop_here
+from elasticjob.worker import stopping
 
 def main():
     step = 0
