@@ -2,7 +2,7 @@
 
     python -m tests.evidence    writes them
 
-A test says what it shows in comments right above its `def`, a scenario at its top, and a file as a whole in
+A test says what it shows in comments right above it, a scenario at its top, and a file as a whole in
 comments with a blank line below:
 
     # shows: a worker process dies
@@ -25,7 +25,9 @@ PAGE = DOCS / "internals" / "evidence.md"
 PAGES = {"reference/what-happens.md": "what happens", "operate/security.md": "threat"}
 """The pages with promises, and the heading of the first column of their tables."""
 _MADE = re.compile(r"(<!-- tables of ([\w./-]+), [^\n]*-->\n).*?(?=<!-- end -->)", re.DOTALL)
-_MARKS = re.compile(r"((?:^ *# shows: .*\n)+)(?: *(?:async )?def (test_\w+)|(?=\n))", re.MULTILINE)
+_MARKS = re.compile(
+    r"((?:^ *# shows: .*\n)+)(?:(?: *@.*\n)* *(?:async )?def (test_\w+)|(?=\n))", re.MULTILINE
+)
 
 
 def main() -> None:
@@ -57,16 +59,20 @@ def shown_by() -> dict[str, list[str]]:
     rows = promises()
     found: dict[str, list[str]] = defaultdict(list)
     for name, words in sorted(marks(), key=lambda mark: (not mark[0].startswith("test"), mark[0])):
-        found[_row(words, rows)].append(name)
+        found[row_of(words, rows)].append(name)
     return found
 
 
 def marks() -> Iterator[tuple[str, str]]:
-    """All (name, words): of tests by their function, of scenarios by their name, of files by their path."""
+    """All (name, words): of tests by function, of scenarios by name, of files by path. Raises
+    ValueError for a mark that belongs to none of them."""
     for file in {*(ROOT / "tests").rglob("*.py")} - {Path(__file__)}:
-        for comments, test in _MARKS.findall(file.read_text()):
-            for words in _words(comments):
-                yield test or str(file.relative_to(ROOT)), words
+        text, name = file.read_text(), str(file.relative_to(ROOT))
+        marked = _MARKS.findall(text)
+        found = [(test or name, words) for comments, test in marked for words in _words(comments)]
+        if len(found) != len(_words(text)):
+            raise ValueError(f"{name} has a mark neither above a test nor above a blank line")
+        yield from found
     for file in (ROOT / "tests" / "scenarios" / "races").glob("*.txt"):
         for words in _words(file.read_text()):
             yield file.stem, words
@@ -76,7 +82,8 @@ def _words(text: str) -> list[str]:
     return re.findall(r"^ *# shows: (.*)$", text, re.MULTILINE)
 
 
-def _row(words: str, rows: Sequence[str]) -> str:
+def row_of(words: str, rows: Sequence[str]) -> str:
+    """The row that a mark means. Raises ValueError unless there is exactly one."""
     begun = [row for row in rows if words.endswith("...") and row.startswith(words.removesuffix("..."))]
     found = [words] if words in rows else begun
     if len(found) != 1:

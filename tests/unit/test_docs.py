@@ -72,6 +72,12 @@ def test_the_evidence_is_that_of_the_marks_and_names_only_tests() -> None:
     assert not set(re.findall(r"`(test_\w+)`", page)) - TESTS
 
 
+@pytest.mark.parametrize("words", ["a worker wins", "a worker process", "a ..."])
+def test_a_mark_names_one_row(words: str) -> None:
+    with pytest.raises(ValueError, match="is the beginning of"):
+        evidence.row_of(words, PROMISES)
+
+
 def test_every_row_of_what_happens_says_what_notices_it() -> None:
     told = [
         [cell.strip() for cell in row.strip("|").split("|")] for row in rows(WHAT_HAPPENS, "what happens")
