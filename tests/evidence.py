@@ -68,9 +68,8 @@ def marks() -> Iterator[tuple[str, str]]:
     ValueError for a mark that belongs to none of them."""
     for file in {*(ROOT / "tests").rglob("*.py")} - {Path(__file__)}:
         text, name = file.read_text(), str(file.relative_to(ROOT))
-        found = [
-            (test or name, words) for comments, test in _MARKS.findall(text) for words in _words(comments)
-        ]
+        marked = _MARKS.findall(text)
+        found = [(test or name, words) for comments, test in marked for words in _words(comments)]
         if len(found) != len(_words(text)):
             raise ValueError(f"{name} has a mark neither above a test nor above a blank line")
         yield from found
