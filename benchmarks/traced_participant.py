@@ -15,7 +15,7 @@ Stamps = dict[str, float]
 
 def install() -> Stamps:
     """Wrap the handler's own functions. Returns the stamps; clear them before a call of `next_rendezvous`."""
-    from elasticjob.agent.handler import K8sRendezvousHandler
+    from elasticjob.agent.in_round import InRound
     from elasticjob.leases.writer import LeaseWriter
     from elasticjob.watch import establish
 
@@ -37,7 +37,7 @@ def install() -> Stamps:
         setattr(owner, attribute, call)
 
     around(LeaseWriter, "_try_write", "announcing", "announced")
-    around(K8sRendezvousHandler, "_establish", "woken")
+    around(InRound, "establish", "woken")
     around(establish, "connect", "connecting", "connected")
     around(establish.Establishment, "run", after="barrier passed")
     return stamps

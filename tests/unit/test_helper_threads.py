@@ -29,7 +29,7 @@ from elasticjob.watch.heartbeats import (
     NO_STEP,
     STEP_KEY,
     Heartbeats,
-    Word,
+    MemberFlag,
 )
 from elasticjob.watch.step_files import StepReader
 from elasticjob.worker.progress import StepFile
@@ -39,12 +39,9 @@ from elasticjob.workers.exits import WorkerExitWatcher
 from elasticjob.workers.speakers import Speakers
 from elasticjob.workers.terminator import WorkerTerminator
 from elasticjob.workers.torch_agent import AgentWorker
+from tests.unit.listening import Listening, nothing
 
 SECONDS = 30
-
-
-def nothing(*_: object) -> None:
-    pass
 
 
 class Unexpected(Exception):
@@ -189,7 +186,7 @@ def test_exits_are_seen_where_the_workers_could_not_be_listed(sleeper: subproces
     watcher.stop()
 
 
-@pytest.mark.parametrize("what", ["steps", "word", "progressed", "verify"])
+@pytest.mark.parametrize("what", ["steps", "flag", "progressed", "verify"])
 def test_a_loss_is_noticed_whatever_else_fails(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str
 ) -> None:
@@ -216,11 +213,12 @@ def test_a_loss_is_noticed_whatever_else_fails(
             Heartbeats(
                 member(server.port, rank, 2, limits),
                 steps,
-                lambda found: lost.append(set(found)),
-                never if what == "progressed" else nothing,
-                nothing,
-                never if what == "verify" else nothing,
-                [Word("a/", never if what == "word" else lambda: True, nothing)],
+                Listening(
+                    lost=lambda found: lost.append(set(found)),
+                    progressed=never if what == "progressed" else nothing,
+                    verify_source=never if what == "verify" else nothing,
+                ),
+                [MemberFlag("a/", never if what == "flag" else lambda: True, nothing)],
             )
         )
     for agent in agents:

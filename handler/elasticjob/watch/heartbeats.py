@@ -17,7 +17,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple, Protocol, cast
 
 from torch.distributed import PrefixStore
 
@@ -57,62 +57,66 @@ class Answer(NamedTuple):
 
     counts: dict[int, int]
     step: int | None = None
-    said: frozenset[str] = frozenset()
+    raised: frozenset[str] = frozenset()
     moved: bool = False
 
 
-class Word:
-    """Something that each member says once in a round, as soon as it is so: under ``key``, when ``is_so`` is
-    true. ``all_said`` is called on the leader, once, when all members have."""
+class MemberFlag:
+    """A flag that each member raises once in a round: under ``key``, as soon as ``condition`` is true.
+    ``on_all`` is called on the leader, once, when all members have raised it."""
 
-    def __init__(self, key: str, is_so: Callable[[], bool], all_said: Callable[[], None]) -> None:
+    def __init__(self, key: str, condition: Callable[[], bool], on_all: Callable[[], None]) -> None:
         self.key = key
-        self.all_said = all_said
-        self.own = False
+        self.on_all = on_all
+        self.raised = False
+        """By this agent."""
         self.done = False
-        self._is_so = is_so
+        """Stored by a member; raised by all, on the leader."""
+        self._condition = condition
 
-    def look(self) -> None:
-        """Ask whether it is so, until it is."""
-        self.own = self.own or self._is_so()
+    def update(self) -> None:
+        """Ask for the condition, until it is true."""
+        self.raised = self.raised or self._condition()
 
     @property
     def due(self) -> bool:
-        """Whether a member still has to say it, or the leader to hear it from the others."""
-        return self.own and not self.done
+        """Whether a member still has to store it, or the leader to find it stored by the others."""
+        return self.raised and not self.done
+
+
+class Listener(Protocol):
+    """Hears what the heartbeat thread finds, in that thread."""
+
+    def lost(self, found: Mapping[int, Loss], /) -> None:
+        """Members are lost: the evidence by rank, once for each loss. Ranks that are lost together come
+        together: the first report ends the round, and a second one is late."""
+
+    def progressed(self, report: ProgressReport, first: bool, /) -> None:
+        """On the leader: a step was reported, perhaps the round's ``first``."""
+
+    def hung(self, hang: Hang, /) -> None:
+        """On the leader, once: nothing moves any more."""
+
+    def verify_source(self, since: float, /) -> None:
+        """Others have been silent, or the leader has left the round, ``since`` then (monotonic): by now the
+        record should say why."""
 
 
 class Heartbeats:
-    """Heartbeats and steps of one round. ``lost``, ``progressed`` and ``hung`` are called from the thread.
-
-    ``lost`` comes with the evidence by rank, once for each loss. Ranks that are lost together come together:
-    the first report ends the round, and a second one is late. On the leader alone ``progressed`` comes when a
-    step was reported (and whether it is the round's first), ``hung`` once when nothing moves any more.
-
-    ``words`` are what members say once.
-
-    ``verify_source`` is called, with the monotonic time of when that began, while others are silent or the
-    leader has left the round: the record should have said why by then.
-    """
+    """Heartbeats, steps and flags of one round."""
 
     def __init__(
         self,
         membership: Membership,
         steps: StepReader,
-        lost: Callable[[Mapping[int, Loss]], None],
-        progressed: Callable[[ProgressReport, bool], None],
-        hung: Callable[[Hang], None],
-        verify_source: Callable[[float], None],
-        words: Sequence[Word] = (),
+        listener: Listener,
+        flags: Sequence[MemberFlag] = (),
     ) -> None:
         self._membership = membership
         self._leads = membership.group_rank == 0
         self._steps = steps
-        self._lost = lost
-        self._progressed = progressed
-        self._hung = hung
-        self._verify_source = verify_source
-        self._words = words
+        self._listener = listener
+        self._flags = flags
         self._unconfirmed_since: float | None = None
         self._confirm_seconds = random.uniform(*CONFIRM_SECONDS)
         self._leader_left = self._knows_leader_left = False
@@ -207,17 +211,17 @@ class Heartbeats:
     def _once(self) -> None:
         if not self._leads:
             self._aside(self._read_own_step)
-        for word in self._words:
-            self._aside(word.look)
+        for flag in self._flags:
+            self._aside(flag.update)
         if self._membership.size > 1:
             answer = self._exchange()
         else:
-            answer = Answer({}, NO_STEP, frozenset(word.key for word in self._words if word.own))
+            answer = Answer({}, NO_STEP, frozenset(flag.key for flag in self._flags if flag.raised))
         if self._leads:
-            for word in self._words:
-                if word.due and word.key in answer.said:
-                    word.done = True
-                    self._aside(word.all_said)
+            for flag in self._flags:
+                if flag.due and flag.key in answer.raised:
+                    flag.done = True
+                    self._aside(flag.on_all)
             self._aside(lambda: self._follow_progress(answer))
         now = time.monotonic()
         suspects = self._monitor.tick(now, answer.counts)
@@ -249,7 +253,7 @@ class Heartbeats:
             self._unconfirmed_since = now
         elif now - self._unconfirmed_since > self._confirm_seconds and not self._stop.is_set():
             since = self._unconfirmed_since
-            self._aside(lambda: self._verify_source(since))
+            self._aside(lambda: self._listener.verify_source(since))
 
     def _follow_progress(self, others: Answer) -> None:
         """On the leader: judge the steps, and tell what is new."""
@@ -260,9 +264,9 @@ class Heartbeats:
         if self._stop.is_set():
             return
         if report is not None and report != before:
-            self._progressed(report, before is None)
+            self._listener.progressed(report, before is None)
         if hang is not None:
-            self._hung(hang)
+            self._listener.hung(hang)
 
     def _exchange(self) -> Answer:
         """Send the next heartbeat if the one before was answered; return what has come in.
@@ -279,7 +283,7 @@ class Heartbeats:
             after = self._answer()
             step = before.step if after.step is None else after.step
             moved = before.moved or after.moved
-            return Answer(before.counts | after.counts, step, before.said | after.said, moved)
+            return Answer(before.counts | after.counts, step, before.raised | after.raised, moved)
         return before
 
     def _answer(self) -> Answer:
@@ -303,10 +307,10 @@ class Heartbeats:
         if step != self._stored_step:
             store.set(f"{STEP_KEY}{rank}", str(step))
             self._stored_step = step
-        for word in self._words:
-            if word.due:
-                store.set(f"{word.key}{rank}", "1")
-                word.done = True
+        for flag in self._flags:
+            if flag.due:
+                store.set(f"{flag.key}{rank}", "1")
+                flag.done = True
         self._answers += 1
         return Answer({0: self._answers})
 
@@ -319,14 +323,14 @@ class Heartbeats:
             self._endpoints.update({rank: text.decode() for rank, text in zip(ranks, endpoints, strict=True)})
         values = store.multi_get([f"{key}{rank}" for key in (HEARTBEAT_KEY, STEP_KEY) for rank in ranks])
         counts = {rank: int(value) for rank, value in zip(ranks, values[: len(ranks)], strict=True)}
-        said = frozenset(
-            word.key
-            for word in self._words
-            if word.due and store.check([f"{word.key}{rank}" for rank in ranks])
+        raised = frozenset(
+            flag.key
+            for flag in self._flags
+            if flag.due and store.check([f"{flag.key}{rank}" for rank in ranks])
         )
         steps = [int(value) for value in values[len(ranks) :]]
         moved, self._others_steps = steps != self._others_steps, steps
-        return Answer(counts, max(steps), said, moved)
+        return Answer(counts, max(steps), raised, moved)
 
     def _probe(self, suspects: list[int]) -> None:
         endpoints = {rank: self._endpoints[rank] for rank in suspects[:MAX_PROBED] if rank in self._endpoints}
@@ -339,4 +343,4 @@ class Heartbeats:
             if self._monitor.record_probe(now, rank, what):
                 lost[rank] = self._monitor.lost[rank]
         if lost and not self._stop.is_set():
-            self._lost(lost)
+            self._listener.lost(lost)
