@@ -122,10 +122,10 @@ def test_no_step_is_guessed_where_a_worker_cannot_be_asked(
     assert board.take_part()
     assert board.first_possible_step() == 8
 
-    def look(_: Speakers) -> Any:
+    def scan(_: Speakers) -> Any:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr(Speakers, "look", look)
+    monkeypatch.setattr(Speakers, "scan", scan)
     assert board.first_possible_step() is None
     monkeypatch.setattr(drain_module, "AGREE_SECONDS", 0.2)
     one = Drain(member(1, 0, 1), board, nothing, lambda: "")

@@ -1,4 +1,4 @@
-"""Being in a round: what belongs to one established round of an agent, and what the agent says of it."""
+"""One established round of an agent: its store, its workers, its drain, and the agent's reports of them."""
 
 from __future__ import annotations
 
@@ -100,13 +100,13 @@ class ActiveRound:
         self.workers.close()
 
     def _stopped(self, step: int) -> None:
-        """On the leader: the workers of all members have stopped."""
+        """Report that the workers of all members have stopped. The leader only."""
         if not self._parts.core.end_reason():
             self._parts.watch.attach_progress()
             self._parts.lease.write(drain=DrainReport(self.membership.nonce, True, step).dump())
 
     def _waits(self, step: int, ranks: tuple[int, ...]) -> None:
-        """On the leader: the round drains, and the workers of these members have not stopped."""
+        """Report whose workers have not stopped while the round drains. The leader only."""
         if not self._parts.core.end_reason():
             report = DrainReport(self.membership.nonce, step=step, waiting_ranks=ranks)
             self._parts.lease.write(drain=report.dump())

@@ -117,7 +117,7 @@ class InRound:
             m.leader_endpoint,
             " (this agent)" * leads,
         )
-        # Threads and requests last: who starts one waits until it has had the processor.
+        # Threads and requests last: starting one gives the processor to it.
         parts.servers.establish(done.workers_server)
         if leads:
             parts.lease.write(report=RoundReport(m.nonce, established=True).dump())
@@ -135,7 +135,7 @@ class InRound:
         )
 
     def _cannot_connect(self, m: Membership, error: CannotConnect) -> NoReturn:
-        """Say that this pod has failed, and why: no peer and no node is to blame."""
+        """Report that this pod has failed, and why: no peer and no node is to blame."""
         text = f"torchrun cannot connect to the leader {m.leader_endpoint}: {error}"
         report = FailureReport(m.number, 0 if m.group_rank == RANK_UNKNOWN else m.group_rank, text)
         self._parts.lease.write(failure=report.dump())
@@ -199,7 +199,7 @@ class InRound:
         self._step_files.remove()
 
     def _detach(self) -> None:
-        """From now on the agent is in no round: a guard that fires later kills nothing."""
+        """The agent is in no round from now on: a guard that fires later kills nothing."""
         self._close_left()
         self._left, self.active = self.active, None
         self._parts.watch.stop_heartbeats()
@@ -239,7 +239,7 @@ def use_agent_store() -> bool:
 
 
 def set_worker_environment() -> None:
-    """What workers inherit in every round."""
+    """Set what workers inherit in every round."""
     os.environ.setdefault(FAULTHANDLER_ENV, "1")
     if not has_libuv():
         os.environ[LIBUV_ENV] = "0"  # otherwise the workers' stores fail, too

@@ -42,8 +42,8 @@ RBAC_SECONDS = 10.0
 TOKEN_SECONDS = 150.0
 """How long a 401 may be a token that the kubelet is about to replace: it checks volumes every 60 to 90 s."""
 REFUSED_SECONDS = 20.0
-"""How long a 401 may last if the kubelet has no reason to replace the token yet: its service account is
-another one by now, say. A new pod gets a token that is accepted."""
+"""How long a 401 may last if the kubelet has no reason to replace the token yet, for example because its
+service account was made again. A new pod gets a token that is accepted."""
 NO_JOB_SECONDS = 10.0
 """How long there may be no round record before the handler asks whether the job exists at all."""
 ALONE_SECONDS = 0.5
@@ -176,7 +176,7 @@ class Joining:
         return RBAC_SECONDS if final else GRANT_SECONDS
 
     def _check_job_exists(self) -> None:
-        """Without a record: an absent operator may come, an absent job is a mistake."""
+        """There is no record: an absent operator may come, an absent job is a mistake."""
         settings = self._parts.settings
         if self._parts.api.job_exists(settings.job) is False:
             raise RendezvousStateError(messages.no_job(settings))

@@ -1,4 +1,4 @@
-"""What one agent keeps from its first round to its last: its Lease, its source of records, its servers."""
+"""The parts of one agent that last from its first round to its last."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 OpenSource = Callable[[Callable[[RoundRecord], None]], RoundSource]
 
 FLUSH_SECONDS = 5.0
-"""How long the agent waits for its last write, before it ends."""
+"""How long the agent waits for its last write before it ends."""
 
 
 class AgentParts:

@@ -37,7 +37,7 @@ RETRY_SECONDS = 0.2
 MAX_RETRY_SECONDS = 2.0
 COUNT_KEY, ALL_ARRIVED_KEY, WORKERS_PORT_KEY = "elasticjob/count", "elasticjob/all", "elasticjob/workers"
 RANKS_KEY, RANK_KEY = "elasticjob/ranks", "elasticjob/rank/"
-"""Where the record has no member list: that all ranks are stored, and each rank by its member's id."""
+"""Used if the record has no member list: that all ranks are stored, and each rank by its member's id."""
 NOT_A_MEMBER = "none"
 
 
@@ -54,14 +54,14 @@ class Established:
 
 @dataclass(frozen=True, kw_only=True)
 class AgentContext:
-    """What an attempt learns from its agent, and how it reports."""
+    """How an attempt learns from its agent, and how it reports."""
 
     changed: threading.Condition
     """Notified when ``end_reason`` may have changed."""
     end_reason: Callable[[], str]
     """Why the round is over; "" while it is not."""
     healthy_seconds: Callable[[], float]
-    """For how many seconds this agent's watch of the round record has had no gap."""
+    """How many seconds this agent's watch of the round record has had no gap."""
     report: Callable[[RoundReport], None]
     """Reports to the operator."""
     list_members: Callable[[], MemberList] | None = None
@@ -99,7 +99,7 @@ class Establishment:
     def run(self) -> Established | None:
         """Pass the barrier; None if the round is over before that, or this agent is no member.
 
-        Raises CannotConnect if this process can't connect to anybody: then no other is accused.
+        Raises CannotConnect if this process can connect to no one: then no other member is accused.
         """
         call = self._connection.submit(self._arrive)
         last_error = "it does not answer"
@@ -152,8 +152,8 @@ class Establishment:
         return self._server.store if self._leads else connect(self._m.leader_endpoint)
 
     def _arrive(self, store: KeyValueStore) -> tuple[int | None, int]:
-        """In the connection's thread: arrive, and wait for all members. Returns the own rank (None: no
-        member) and the workers' port."""
+        """Arrive, and wait for all members, in the connection's thread. Returns the own rank (None if this
+        agent is no member) and the workers' port."""
         m, rank = self._m, self._m.group_rank
         if self._workers is not None:
             heartbeats, steps = (
@@ -166,7 +166,7 @@ class Establishment:
         elif rank == RANK_UNKNOWN:
             self._arrived = True
             self._connection.wait_for(store, [RANKS_KEY], own=False)
-            # One question where `check` and `get` would be three: what is not there is answered as expected.
+            # One call instead of `check` and `get`: a missing key is answered with the expected value.
             answer = bytes(store.compare_set(f"{RANK_KEY}{m.id}", NOT_A_MEMBER, NOT_A_MEMBER)).decode()
             if answer == NOT_A_MEMBER:
                 return None, 0
@@ -180,7 +180,7 @@ class Establishment:
         return rank, int(store.get(WORKERS_PORT_KEY))
 
     def _store_ranks(self, store: KeyValueStore) -> None:
-        """On the leader: read the member list, for as long as it takes, and let each member find its rank."""
+        """Read the member list, for as long as it takes, and store each member's rank. The leader only."""
         assert self._agent.list_members is not None
         pause = RETRY_SECONDS
         while True:

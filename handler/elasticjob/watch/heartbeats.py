@@ -5,8 +5,8 @@ The leader watches all members, each member watches the leader. Heartbeats have 
 their own, because a store call can block for ever. A broken connection is reopened before anything is
 reported. ``elasticjob.core.heartbeats`` decides what follows from a missing heartbeat.
 
-With its heartbeat, a member stores the highest step that its workers report, if it is another, and what it
-has to say once (``Word``). The leader passes the highest step of all members to
+With its heartbeat, a member stores the highest step that its workers report, if it has changed, and the flags
+that it raises (``MemberFlag``). The leader passes the highest step of all members to
 ``elasticjob.core.progress``. In a round of one member there are no heartbeats, and only the steps are read.
 """
 
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 PROBE_SECONDS = 0.5
 MAX_PROBED = 64
-"""How many ports are tried at once: each is an open file. The others have their turn a second later."""
+"""How many ports are probed at once: each is an open file. The others follow a second later."""
 ANSWER_SECONDS = 0.2
 ENDPOINT_KEY = "elasticjob/here/"
 HEARTBEAT_KEY = "elasticjob/beat/"
@@ -47,18 +47,21 @@ NO_STEP = -1
 LEADER_LEFT = 1 << 40
 """A heartbeat counter of this value was set by the leader when it left the round."""
 CONFIRM_SECONDS = 2.0, 4.0
-"""The record tells within a second why a member has left. Not all members verify their watches at once."""
+"""The record has the reason within a second. A random time, so that not all members reopen their watches at
+once."""
 
 
 class Answer(NamedTuple):
-    """What the store has answered: counters by rank and, to the leader, the highest step of the others (None
-    while it is not known), whether any of theirs is another than before, and the keys of what all of them
-    have said."""
+    """What the store has answered; all but ``counts`` on the leader only."""
 
     counts: dict[int, int]
+    """The heartbeat counters, by rank."""
     step: int | None = None
+    """The highest step of the others; None while it is unknown."""
     raised: frozenset[str] = frozenset()
+    """The keys of the flags that all others have raised."""
     moved: bool = False
+    """Whether the step of any member has changed."""
 
 
 class MemberFlag:
@@ -69,9 +72,9 @@ class MemberFlag:
         self.key = key
         self.on_all = on_all
         self.raised = False
-        """By this agent."""
+        """This agent has raised it."""
         self.done = False
-        """Stored by a member; raised by all, on the leader."""
+        """A member has stored it; on the leader, ``on_all`` was called."""
         self._condition = condition
 
     def update(self) -> None:
@@ -92,14 +95,14 @@ class Listener(Protocol):
         together: the first report ends the round, and a second one is late."""
 
     def progressed(self, report: ProgressReport, first: bool, /) -> None:
-        """On the leader: a step was reported, perhaps the round's ``first``."""
+        """A step was reported, perhaps the round's ``first``. The leader only."""
 
     def hung(self, hang: Hang, /) -> None:
-        """On the leader, once: nothing moves any more."""
+        """No step has changed for too long. The leader only, and once."""
 
     def verify_source(self, since: float, /) -> None:
-        """Others have been silent, or the leader has left the round, ``since`` then (monotonic): by now the
-        record should say why."""
+        """Others are silent, or the leader has left the round, ``since`` then (monotonic seconds): the record
+        should have the reason by now."""
 
 
 class Heartbeats:
@@ -120,7 +123,7 @@ class Heartbeats:
         self._unconfirmed_since: float | None = None
         self._confirm_seconds = random.uniform(*CONFIRM_SECONDS)
         self._leader_left = self._knows_leader_left = False
-        self._told_aside = False
+        self._warned = False
         self._stop = threading.Event()
         self._changed = threading.Condition()
         self._connection = self._open()
@@ -141,10 +144,10 @@ class Heartbeats:
         self._thread.start()
 
     def progress(self) -> ProgressReport | None:
-        """Where training stands at this moment; None before the first step.
+        """How far training is at this moment; None before the first step.
 
-        The leader knows the steps of all, the others those of their own workers: what a leader that is lost
-        has not said any more.
+        The leader knows the steps of all members, the others those of their own workers, which matter if the
+        leader is lost.
         """
         with self._progress_lock:
             self._progress.update(time.monotonic(), self._steps.read(), NO_STEP)
@@ -171,9 +174,9 @@ class Heartbeats:
         try:
             store = cast(KeyValueStore, PrefixStore(m.prefix, connect(m.leader_endpoint)))
             store.multi_set(heartbeats, [str(LEADER_LEFT)] * len(heartbeats))
-            # That waits for no answer: a connection that is closed at once may take it along.
+            # ``multi_set`` waits for no answer: a connection that is closed at once may lose it.
             store.get(heartbeats[-1])
-        except Exception as error:  # noqa: BLE001 - then the record alone tells
+        except Exception as error:  # noqa: BLE001 - members learn it from the record
             logger.debug("cannot tell the other members that the leader has left the round: %s", error)
 
     def stop(self) -> None:
@@ -210,9 +213,9 @@ class Heartbeats:
 
     def _once(self) -> None:
         if not self._leads:
-            self._aside(self._read_own_step)
+            self._guarded(self._read_own_step)
         for flag in self._flags:
-            self._aside(flag.update)
+            self._guarded(flag.update)
         if self._membership.size > 1:
             answer = self._exchange()
         else:
@@ -221,21 +224,21 @@ class Heartbeats:
             for flag in self._flags:
                 if flag.due and flag.key in answer.raised:
                     flag.done = True
-                    self._aside(flag.on_all)
-            self._aside(lambda: self._follow_progress(answer))
+                    self._guarded(flag.on_all)
+            self._guarded(lambda: self._follow_progress(answer))
         now = time.monotonic()
         suspects = self._monitor.tick(now, answer.counts)
         self._check_unconfirmed(now, bool(suspects))
         if suspects:
             self._probe(suspects)
 
-    def _aside(self, work: Callable[[], None]) -> None:
-        """Without it heartbeats are sent all the same, and losses noticed."""
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Do work that heartbeats and losses do not depend on: log what it raises."""
         try:
             work()
         except Exception:
-            level = logging.DEBUG if self._told_aside else logging.WARNING
-            self._told_aside = True
+            level = logging.DEBUG if self._warned else logging.WARNING
+            self._warned = True
             logger.log(level, "steps, drains and hangs may not be told", exc_info=True)
 
     def _read_own_step(self) -> None:
@@ -253,10 +256,10 @@ class Heartbeats:
             self._unconfirmed_since = now
         elif now - self._unconfirmed_since > self._confirm_seconds and not self._stop.is_set():
             since = self._unconfirmed_since
-            self._aside(lambda: self._listener.verify_source(since))
+            self._guarded(lambda: self._listener.verify_source(since))
 
     def _follow_progress(self, others: Answer) -> None:
-        """On the leader: judge the steps, and tell what is new."""
+        """Judge the steps, on the leader, and report what is new."""
         with self._progress_lock:
             before = self._progress.report
             hang = self._progress.tick(time.monotonic(), self._steps.read(), others.step, others.moved)
@@ -287,7 +290,7 @@ class Heartbeats:
         return before
 
     def _answer(self) -> Answer:
-        """What the call under way has brought, nothing while it is not done or when it has failed."""
+        """The result of the call under way; empty while it is not done, or if it has failed."""
         call = self._call
         if call is None or not call.done:
             return Answer({})

@@ -1,4 +1,4 @@
-"""What a member notices about its round and reports in its Lease: lost members, hangs, progress.
+"""A member notices lost members, hangs and progress of its round, and reports them in its Lease.
 
 The leader watches all members, each member watches the leader: by heartbeats while the round runs, and by
 probes after it has ended for this agent, until the next round (``post_round_probe``). Nothing is reported
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class WorkerFiles:
-    """What the agent's workers say in the files of the round's folder."""
+    """Readers of what the agent's workers write into the round's folder."""
 
     steps: StepReader
     board: StopBoard
@@ -37,7 +37,7 @@ class WorkerFiles:
     fences: Speakers
     """Which of them have fenced their checkpoints."""
     count: int | None
-    """How many workers there are; None if that is not known."""
+    """How many workers there are; None if that is unknown."""
 
     def all_fenced(self) -> bool:
         """Whether all have fenced their checkpoints."""
@@ -167,7 +167,7 @@ class RoundWatch:
             self._lease.attach(progress=report.dump())
 
     def hung(self, hang: Hang) -> None:
-        """On the leader: training has not got on for too long."""
+        """Report a hang, with how far training has come."""
         if self._over():
             return
         logger.warning("round %d hangs: %s", self._m.number, hang.text)

@@ -10,7 +10,7 @@ from elasticjob.contract.names import RELAY_ANNOTATION
 from elasticjob.contract.relay import CutOff, RelayReport
 from elasticjob.core.write_trouble import WriteTrouble
 from elasticjob.store.connect import connect
-from elasticjob.watch.relay import COUNT_KEY, WORD_KEY
+from elasticjob.watch.relay import COUNT_KEY, MESSAGE_KEY
 from tests.unit.handler.joining import Joining, Start, form, two
 from tests.unit.memory_api import Leases
 
@@ -84,7 +84,7 @@ def test_words_that_make_no_sense_are_passed_over(leases: Leases, start: Start) 
     assert membership is not None
     store = PrefixStore(membership.prefix, connect(record.leader_endpoint))
     for word in ("", "{", '{"groupRank":7,"why":"x"}', "x" * 100_000, CutOff(0, "leader").dump()):
-        store.set(f"{WORD_KEY}{store.add(COUNT_KEY, 1)}", word)
+        store.set(f"{MESSAGE_KEY}{store.add(COUNT_KEY, 1)}", word)
     leases.refused["b"] = Unauthorized("Unauthorized", 401)
     handlers[1]._parts.lease.write()
     leases.wait_for(lambda: relayed(leases, "a") == {1: CutOff(1, "Unauthorized")}, "it cannot write")
