@@ -246,7 +246,7 @@ class SwarmParticipant:
         from torch.distributed import TCPStore
 
         from elasticjob.store.server import Server
-        from elasticjob.watch.establish import Establishment
+        from elasticjob.watch.establish import AgentContext, Establishment
 
         loop = asyncio.get_running_loop()
         listening = self._listening
@@ -274,12 +274,13 @@ class SwarmParticipant:
             attempt = Establishment(
                 m,
                 server,
-                "",
-                self._changed,
-                self._core.end_reason,
-                self._healthy_seconds,
-                report,
-                list_members=lambda: asyncio.run_coroutine_threadsafe(self._list(), loop).result(),
+                AgentContext(
+                    changed=self._changed,
+                    end_reason=self._core.end_reason,
+                    healthy_seconds=self._healthy_seconds,
+                    report=report,
+                    list_members=lambda: asyncio.run_coroutine_threadsafe(self._list(), loop).result(),
+                ),
             )
             done = attempt.run()
             if done is None:

@@ -37,11 +37,11 @@ class Worker:
 
 
 def find() -> list[Worker]:
-    """The workers that are seen from here, by rank. A process that a worker has forked has its file, too, but
-    not its id.
+    """The workers that are visible from here, by rank. A process that a worker has forked has its file, too,
+    but not its id.
 
-    Which processes are workers, and their ranks, is what their agent says; what a process says of itself
-    counts only where no agent does."""
+    An agent's list of workers decides which processes are workers, and their ranks; what a process states
+    itself counts only without such a list."""
     said = listed()
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
@@ -65,7 +65,7 @@ def find() -> list[Worker]:
 
 
 def _worker_above(pid: int, said: Mapping[int, object]) -> int:
-    """The worker that this process is or descends from; 0 if there is none."""
+    """The pid of the worker that this process is or descends from; 0 if it belongs to no worker."""
     while pid > 0 and pid not in said:
         fields = "".join(_read(f"/proc/{pid}/stat")).rpartition(")")[2].split()
         pid = int(fields[1]) if len(fields) > 1 else 0
@@ -98,7 +98,7 @@ def ask(worker: Worker) -> int | None:
 
 
 def answer(worker: Worker, file: int, deadline: float) -> tuple[str, str]:
-    """What it has written, and why it has written nothing; waits until then."""
+    """Wait for its stack. Returns the stack, and why it is empty."""
     try:
         while True:
             status = _status(worker.pid)
@@ -135,7 +135,7 @@ def _busy(pid: int) -> bool:
 
 @dataclass(frozen=True)
 class _Status:
-    """What the kernel says of a process or thread. ``own_pid``: in its own namespace."""
+    """A process or thread, as the kernel shows it. ``own_pid`` is its pid in its own namespace."""
 
     state: str
     own_pid: int

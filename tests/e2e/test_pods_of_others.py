@@ -19,7 +19,7 @@ from devcluster.api import ApiClient
 from devcluster.cluster import Cluster
 from devcluster.wait import wait_for
 from elasticjob.agent import pod_lock
-from elasticjob.agent.handler import RBAC_SECONDS
+from elasticjob.agent.joining import RBAC_SECONDS
 from tests.e2e.job import ROOT, Operator
 from tests.e2e.others import OthersRun
 

@@ -502,7 +502,7 @@ class Agent(Client):
         return FailureReport(m.number, m.group_rank, text, end.code, 0, milliseconds, end.late)
 
     def _say_fenced(self, m: Membership) -> None:
-        """The local workers have opened their checkpoints: a ``Word`` of ``elasticjob.watch.heartbeats``."""
+        """The local workers have opened their checkpoints: a ``MemberFlag`` of ``watch.heartbeats``."""
         _, keys = self.keys(m)
         if keys is None or self._lease.voice.fenced == m.nonce:
             return

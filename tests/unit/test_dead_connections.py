@@ -32,6 +32,7 @@ from elasticjob.store.connection import KeyValueStore
 from elasticjob.store.server import serve
 from elasticjob.watch.heartbeats import ENDPOINT_KEY, HEARTBEAT_KEY, NO_STEP, STEP_KEY, Heartbeats
 from elasticjob.watch.step_files import StepReader
+from tests.unit.listening import Listening
 from tests.unit.test_participant import ROUND
 
 DEADLINE = 60.0
@@ -202,7 +203,9 @@ def test_a_member_learns_that_the_leader_has_left_the_round(moment: str) -> None
     lost: list[object] = []
     heartbeats = [
         Heartbeats(
-            one, StepReader(""), lost.append, lambda *_: None, lambda _: None, verified[one.group_rank].append
+            one,
+            StepReader(""),
+            Listening(lost=lost.append, verify_source=verified[one.group_rank].append),
         )
         for one in rounds
     ]

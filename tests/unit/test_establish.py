@@ -10,7 +10,7 @@ from elasticjob.contract.limits import Limits
 from elasticjob.contract.reports import RoundReport
 from elasticjob.core.participant import Membership
 from elasticjob.store.server import Server, serve
-from elasticjob.watch.establish import Establishment
+from elasticjob.watch.establish import AgentContext, Establishment
 
 LIMIT = 0.5
 
@@ -37,11 +37,13 @@ class Round:
         attempt = Establishment(
             membership,
             server,
-            "127.0.0.1",
-            self._changed,
-            lambda: self._end_reason,
-            lambda: 1e6,
-            reports.append,
+            AgentContext(
+                changed=self._changed,
+                end_reason=lambda: self._end_reason,
+                healthy_seconds=lambda: 1e6,
+                report=reports.append,
+                local_addr="127.0.0.1",
+            ),
         )
         self._threads.append(threading.Thread(target=attempt.run, daemon=True))
         self._threads[-1].start()

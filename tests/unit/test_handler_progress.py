@@ -121,7 +121,7 @@ def test_progress_costs_no_write_of_its_own(
     assert leases.writes == 3
     for step in range(41, 61):
         workers[0].report(step)
-    said = handler._lease._annotations
+    said = handler._parts.lease._annotations
     wait_for(lambda: '"step":60,' in (said[names.PROGRESS_ANNOTATION] or ""), 60, lambda: str(said))
     assert leases.writes == 3, "it waits for a renewal"
     workers[0].report(61)
@@ -143,7 +143,7 @@ def test_progress_costs_no_write_of_its_own(
 def test_it_rides_on_a_renewal(
     handler: K8sRendezvousHandler, leases: Leases, workers: list[Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elasticjob.agent.handler.LEADER_RENEW_SECONDS", 0.5)
+    monkeypatch.setattr("elasticjob.agent.in_round.LEADER_RENEW_SECONDS", 0.5)
     join(handler, leases)
     workers.append(Worker())
     workers[0].report(1)
@@ -178,7 +178,8 @@ def test_the_last_step_is_said_with_success(
     workers[0].report(1)
     leases.wait_for(lambda: progress(leases), "the first step")
     workers[0].report(7)
-    handler._succeeded()
+    assert handler._rounds.active is not None
+    handler._rounds.active.succeeded()
     leases.wait_for(lambda: (p := leases.participant("a")) is not None and p.state == "Succeeded", "success")
     assert steps(leases) == ("n1", 1, 7)
 

@@ -23,10 +23,11 @@ from elasticjob.watch.heartbeats import (
     NO_STEP,
     STEP_KEY,
     Heartbeats,
-    Word,
+    MemberFlag,
 )
 from elasticjob.watch.step_files import StepReader
 from elasticjob.worker.progress import StepFile
+from tests.unit.listening import Listening
 
 
 class Member:
@@ -44,12 +45,14 @@ class Member:
         self.heartbeats = Heartbeats(
             membership,
             StepReader(str(folder)),
-            self.lost.append,
-            lambda report, first: self.reports.append((report, first)),
-            self.hangs.append,
-            self.verified.append,
+            Listening(
+                self.lost.append,
+                lambda report, first: self.reports.append((report, first)),
+                self.hangs.append,
+                self.verified.append,
+            ),
             [
-                Word(key, partial(self._is_so, key), partial(self.all_said.append, key))
+                MemberFlag(key, partial(self._is_so, key), partial(self.all_said.append, key))
                 for key in ("a/", "b/")
             ],
         )

@@ -29,7 +29,7 @@ from elasticjob.watch.heartbeats import (
     NO_STEP,
     STEP_KEY,
     Heartbeats,
-    Word,
+    MemberFlag,
 )
 from elasticjob.watch.step_files import StepReader
 from elasticjob.worker.progress import StepFile
@@ -39,12 +39,9 @@ from elasticjob.workers.exits import WorkerExitWatcher
 from elasticjob.workers.speakers import Speakers
 from elasticjob.workers.terminator import WorkerTerminator
 from elasticjob.workers.torch_agent import AgentWorker
+from tests.unit.listening import Listening, nothing
 
 SECONDS = 30
-
-
-def nothing(*_: object) -> None:
-    pass
 
 
 class Unexpected(Exception):
@@ -125,10 +122,10 @@ def test_no_step_is_guessed_where_a_worker_cannot_be_asked(
     assert board.take_part()
     assert board.first_possible_step() == 8
 
-    def look(_: Speakers) -> Any:
+    def scan(_: Speakers) -> Any:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr(Speakers, "look", look)
+    monkeypatch.setattr(Speakers, "scan", scan)
     assert board.first_possible_step() is None
     monkeypatch.setattr(drain_module, "AGREE_SECONDS", 0.2)
     one = Drain(member(1, 0, 1), board, nothing, lambda: "")
@@ -189,7 +186,7 @@ def test_exits_are_seen_where_the_workers_could_not_be_listed(sleeper: subproces
     watcher.stop()
 
 
-@pytest.mark.parametrize("what", ["steps", "word", "progressed", "verify"])
+@pytest.mark.parametrize("what", ["steps", "flag", "progressed", "verify"])
 def test_a_loss_is_noticed_whatever_else_fails(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str
 ) -> None:
@@ -216,11 +213,12 @@ def test_a_loss_is_noticed_whatever_else_fails(
             Heartbeats(
                 member(server.port, rank, 2, limits),
                 steps,
-                lambda found: lost.append(set(found)),
-                never if what == "progressed" else nothing,
-                nothing,
-                never if what == "verify" else nothing,
-                [Word("a/", never if what == "word" else lambda: True, nothing)],
+                Listening(
+                    lost=lambda found: lost.append(set(found)),
+                    progressed=never if what == "progressed" else nothing,
+                    verify_source=never if what == "verify" else nothing,
+                ),
+                [MemberFlag("a/", never if what == "flag" else lambda: True, nothing)],
             )
         )
     for agent in agents:

@@ -15,7 +15,7 @@ from elasticjob.contract.reports import RoundReport
 from elasticjob.contract.round_record import MemberList
 from elasticjob.core.participant import RANK_UNKNOWN, Membership
 from elasticjob.store.server import Server, serve
-from elasticjob.watch.establish import Established, Establishment
+from elasticjob.watch.establish import AgentContext, Established, Establishment
 
 LIST = MemberList("uid", 1, "n", ("a", "b", "c"))
 
@@ -51,12 +51,14 @@ class Round:
         attempt = self.attempts[one] = Establishment(
             m,
             self._server if leads else Server(serve()),
-            "127.0.0.1",
-            self._changed,
-            lambda: self._end_reason,
-            lambda: 1e6,
-            report,
-            list_members=self._read,
+            AgentContext(
+                changed=self._changed,
+                end_reason=lambda: self._end_reason,
+                healthy_seconds=lambda: 1e6,
+                report=report,
+                list_members=self._read,
+                local_addr="127.0.0.1",
+            ),
         )
 
         def run() -> None:

@@ -18,13 +18,16 @@ from elasticjob.leases.writer import LeaseWriter
 from elasticjob.warm.eligibility import Starts
 from elasticjob.warm.workers import WarmWorkers
 from elasticjob.watch import member_watch
-from elasticjob.watch.heartbeats import Word
-from elasticjob.watch.member_watch import MemberWatch
+from elasticjob.watch.heartbeats import Listener, MemberFlag
+from elasticjob.watch.member_watch import MemberWatch, WorkerFiles
 from elasticjob.watch.step_files import StepReader
+from elasticjob.workers.speakers import Speakers
 from tests.unit.memory_api import Leases, MemoryApi
 from tests.unit.test_participant import ROUND, joined
 
 LOST = {1: Loss("silent for 10 s", ProbeResult.SILENT, 10.0)}
+NOT_PASSED = MagicMock(passed=False)
+FILES = WorkerFiles(StepReader(""), StopBoard("", None), Speakers("", ""), None)
 HANG = Hang("no step for 60 s", 60.0)
 
 
@@ -35,14 +38,11 @@ class HeldHeartbeats:
         self,
         membership: Membership,
         _steps: StepReader,
-        lost: Callable[[Mapping[int, Loss]], None],
-        progressed: Callable[[ProgressReport, bool], None],
-        hung: Callable[[Hang], None],
-        _verify_source: Callable[[float], None],
-        words: Sequence[Word],
+        listener: Listener,
+        flags: Sequence[MemberFlag],
     ) -> None:
-        self.words = words
-        self.lost, self.progressed, self.hung = lost, progressed, hung
+        self.flags = flags
+        self.listener = listener
         self.nonce = membership.nonce
 
     def start(self) -> None: ...
@@ -59,11 +59,11 @@ class HeldHeartbeats:
     def progress(self) -> None: ...
 
     def says_all(self) -> None:
-        self.lost(LOST)
-        self.hung(HANG)
-        self.progressed(ProgressReport(self.nonce, 0, 7, 0, 0), True)
-        for word in self.words:
-            word.all_said()
+        self.listener.lost(LOST)
+        self.listener.hung(HANG)
+        self.listener.progressed(ProgressReport(self.nonce, 0, 7, 0, 0), True)
+        for flag in self.flags:
+            flag.on_all()
 
 
 class Said(LeaseWriter):
@@ -91,11 +91,11 @@ def test_nothing_is_said_of_a_round_that_was_left(monkeypatch: pytest.MonkeyPatc
     step = core.take_action()
     assert isinstance(step, Enter)
     said = Said()
-    watch = MemberWatch(core, said, lambda _: None)
     warm = WarmWorkers()
+    watch = MemberWatch(core, said, lambda _: None, warm)
     told: list[Starts] = []
     warm._starts, warm._tell = Starts(preparing=True), told.append
-    watch.begin(step.membership, StepReader(""), lambda: False, StopBoard("", None), lambda: False, warm)
+    watch.begin(step.membership, NOT_PASSED, FILES)
     made[0].says_all()
     assert said.words == ["report", "report", "progress", "drain", "fenced"], (
         "while the round runs, all of it"
@@ -134,9 +134,9 @@ def test_who_has_left_with_notice_is_not_called_lost(
     assert isinstance(step, Enter)
     said = Said()
     watch = MemberWatch(core, said, lambda _: None)
-    watch.begin(step.membership, StepReader(""), lambda: False, StopBoard("", None), lambda: False)
+    watch.begin(step.membership, NOT_PASSED, FILES)
     core.observe(replace(ROUND, phase="Broken", cause=cause))
-    watch.leave(step.membership)
+    watch.leave()
     with caplog.at_level("INFO", "elasticjob"):
         probes[0](LOST)
     assert [(r.levelname, r.message[: len(text)]) for r in caplog.records] == [(level, text)]

@@ -12,7 +12,9 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits of other
 
 
 def run(script: str) -> None:
-    code = "import resource, subprocess, sys\nfrom elasticjob import open_files\n" + textwrap.dedent(script)
+    code = "import resource, subprocess, sys\nfrom elasticjob.workers import open_files\n" + textwrap.dedent(
+        script
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 

@@ -245,7 +245,7 @@ def test_one_of_the_workers_of_a_torchrun_ends_well_while_the_other_stops(tmp_pa
 # shows: a round drains, and the workers of some pods do not stop, or a torchrun does not answer
 def test_the_leader_says_for_whom_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """First two of four torchruns do not answer. Then one worker does not come to the step."""
-    monkeypatch.setattr(drain_module, "TELL_SECONDS", 0.2)
+    monkeypatch.setattr(drain_module, "REPORT_SECONDS", 0.2)
     server = serve()
     for n in range(4):
         (tmp_path / str(n)).mkdir()
@@ -280,7 +280,7 @@ def test_the_leader_says_for_whom_it_waits(tmp_path: Path, monkeypatch: pytest.M
 def test_a_leader_alone_says_that_it_waits_for_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drain_module, "TELL_SECONDS", 0.2)
+    monkeypatch.setattr(drain_module, "REPORT_SECONDS", 0.2)
     board = StopBoard(str(tmp_path), 1)
     map_word(str(tmp_path / f"0{STOP_SUFFIX}"), os.O_RDWR | os.O_CREAT)[0] = 7 << 2 | GOES_ON
     waits: list[tuple[int, tuple[int, ...]]] = []

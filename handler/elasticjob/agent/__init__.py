@@ -1,1 +1,1 @@
-"""In torchrun's agent: the rendezvous handler, how it is made, and what it says."""
+"""The rendezvous handler: joins, enters and leaves rounds. Runs in torchrun's main thread."""

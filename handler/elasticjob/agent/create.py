@@ -40,8 +40,8 @@ def _log_to_stderr() -> None:
 
 
 def _by_a_stray_call(root: logging.Logger) -> bool:
-    """Whether these are the handlers that ``logging.info(...)`` leaves where nobody has set up logging: they
-    hide all below WARNING. torch 2.4's torchrun does so before it asks for the handler."""
+    """Whether these handlers come from a call of ``logging.info(...)`` before logging was set up: they hide
+    all below WARNING. torch 2.4's torchrun makes such a call before it asks for the handler."""
     if len(root.handlers) != 1 or root.level != logging.WARNING:
         return False
     (one,) = root.handlers

@@ -27,7 +27,7 @@ class LocalAddrError(ValueError):
 
 
 def read_local_addr(text: str) -> str:
-    """The address without brackets, or the name. Raises LocalAddrError; asks nobody."""
+    """The address without brackets, or the name. Raises LocalAddrError; looks no name up."""
     found = f"--local-addr is {text[:80]!r}"
     if WITH_PORT.fullmatch(text):
         raise LocalAddrError(f"{found}, which has a port; {EXPECTED} (each round chooses its port)")

@@ -12,7 +12,7 @@ from elasticjob.contract.round_record import RoundRecord
 
 
 def waiting(s: Settings, record: RoundRecord | None, error: str, seconds: float) -> str:
-    """What this participant is waiting for."""
+    """Names what this participant waits for."""
     if error:
         return f"waiting for the API server: {error}"
     if record is None:
@@ -45,7 +45,7 @@ def not_granted(s: Settings, error: str, seconds: float) -> str:
 
 
 def is_denial(error: str) -> bool:
-    """Whether a 403 is an admission policy's or webhook's word: no right that is granted later changes it."""
+    """Whether a 403 comes from an admission policy or webhook: no right that is granted later changes it."""
     return "denied request" in error or "denied the request" in error
 
 
@@ -61,7 +61,7 @@ def forbidden(s: Settings, error: str, seconds: float) -> str:
 
 
 def unreported(failure: FailureReport) -> str:
-    """In front of why this agent gives up: what it could not report."""
+    """Comes before the reason why this agent gives up: a failure that it could not report."""
     return f"a worker failed in round {failure.round_number} ({failure.message[:100]}), and "
 
 

@@ -35,7 +35,7 @@ ASIDE = "torchrun --standalone --nnodes=1 --max-restarts=0"
 
 
 class SecondAgent(RuntimeError):
-    """Another process of this pod takes part. The text names it, and says what to do."""
+    """Another process of this pod takes part. The text names it, and what to do."""
 
 
 class AgentLock:
@@ -74,8 +74,8 @@ def _address(uid: str) -> bytes:
 
 
 def _bind(uid: str) -> socket.socket | None:
-    """The socket that holds the name, one without a name where there are none; None if another process has
-    it."""
+    """The socket that holds the name; None if another process has the name. On other systems than Linux the
+    socket has no name."""
     one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     deadline = time.monotonic() + OWNER_EXIT_SECONDS
     while sys.platform == "linux":

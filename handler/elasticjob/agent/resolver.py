@@ -19,7 +19,7 @@ OPTIONS = "timeout:1 attempts:1"
 
 
 def shorten_lookups(options: str = OPTIONS) -> bool:
-    """Let this process's resolver give up soon; returns whether it could be told.
+    """Let this process's resolver give up soon; returns whether it accepted the options.
 
     ``RES_OPTIONS`` is only set while the resolver reads it, so that the workers, which inherit the
     environment, keep their defaults. A value that is set already stays. Only glibc reads the variable, other
@@ -33,8 +33,8 @@ def shorten_lookups(options: str = OPTIONS) -> bool:
         return False
     os.environ["RES_OPTIONS"] = options
     try:
-        told = bool(res_init() == 0)
+        accepted = bool(res_init() == 0)
     finally:
         del os.environ["RES_OPTIONS"]
-    logger.debug("resolver options %s: %s", options, "set" if told else "refused")
-    return told
+    logger.debug("resolver options %s: %s", options, "set" if accepted else "refused")
+    return accepted

@@ -38,7 +38,7 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True)
 class Settings:
-    """What the user chose. Seconds; None where the job decides. ``namespace`` may be empty: the pod's own."""
+    """The user's choices. Times are in seconds; None if the job decides. No ``namespace``: the pod's."""
 
     namespace: str
     job: str
@@ -125,24 +125,24 @@ def _seconds(config: Mapping[str, object], key: str) -> float | None:
     return value
 
 
-def _said(
+def _option_or_variable(
     config: Mapping[str, object], key: str, environ: Mapping[str, str], variable: str
 ) -> tuple[str, str]:
-    """What the option says, else what the variable does; and where it was found, for people."""
+    """The value of the option, or else of the variable, and where it was found, for error messages."""
     if key in config:
         return str(config[key]), f"--rdzv-conf: {key}"
     return environ.get(variable, ""), variable
 
 
 def _on(config: Mapping[str, object], environ: Mapping[str, str]) -> bool:
-    value, where = _said(config, "warm", environ, names.WARM_ENV)
+    value, where = _option_or_variable(config, "warm", environ, names.WARM_ENV)
     if value not in ("on", "off") and (value or "warm" in config):
         raise SettingsError(f"{where} is {value!r}, expected on or off")
     return value == "on"
 
 
 def _modules(config: Mapping[str, object], environ: Mapping[str, str], warm: bool) -> tuple[str, ...]:
-    value, where = _said(config, "warm_imports", environ, names.WARM_IMPORTS_ENV)
+    value, where = _option_or_variable(config, "warm_imports", environ, names.WARM_IMPORTS_ENV)
     found = tuple(name for name in value.split(":") if name)
     if not all(part.isidentifier() for name in found for part in name.split(".")):
         raise SettingsError(

@@ -11,7 +11,7 @@ NEEDED = "2.4"
 
 
 def release(version: str) -> tuple[int, int]:
-    """Major and minor of a version such as ``2.4.1+cu121`` or ``2.10.0a0+git1234``; (0, 0) if it is none."""
+    """Major and minor of a version such as ``2.4.1+cu121`` or ``2.10.0a0+git1234``; (0, 0) for other text."""
     found = re.match(r"(\d+)\.(\d+)", version)
     return (int(found[1]), int(found[2])) if found else (0, 0)
 

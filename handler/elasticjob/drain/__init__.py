@@ -1,1 +1,1 @@
-"""In the agent: all workers of a round stop at one step."""
+"""Stops all workers of a round at one step. Runs in torchrun's agent, in one thread while a round drains."""

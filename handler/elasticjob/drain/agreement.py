@@ -3,16 +3,17 @@
 Each agent tells its workers to hold at their next call of ``should_stop``. A moment later it knows for each
 the last step from which it may have gone on, and puts the first step beyond into the round's store. The
 leader takes the highest of all members as the step to stop at. No rank has gone on from it, and every rank
-comes to it: those that are held before it are let go, and none waits for a collective that another leaves
-out. What happens at which moment makes no difference, nor how fast steps are, nor how far ranks are apart.
+comes to it: those that are held before it are let go, and no rank waits for a collective that another
+leaves out. This holds however fast steps are, and however far ranks are apart.
 
-A worker that has ended well, because it had fewer batches, is waited for no more: it enters no step that
-others could miss. If all have, training is complete, and nothing is said.
+No one waits for a worker that has ended well, because it had fewer batches: it enters no step that others
+could miss. If all workers have, training is complete, and the leader reports no stop.
 
-The step is decided once, in the store. An agent that waits too long for the decision decides that there is
-none, and all go on training until the operator ends the round.
+The step is decided once, in the store. An agent that waits too long decides that no step is agreed, and
+all go on training until the operator ends the round.
 
-If it takes more than a moment the leader says for whom it waits, so that a drain that hangs has a name.
+If it takes more than a moment the leader reports which members it waits for, so that the cause of a drain
+that hangs can be found.
 """
 
 from __future__ import annotations
@@ -38,26 +39,27 @@ SETTLE_SECONDS = 0.05
 """How long a worker's store to memory may take to be seen; it takes microseconds."""
 POLL_SECONDS = 0.05
 MEMBERS_PER_POLL = 64
-"""Larger rounds look more rarely, so that the leader's store has as much to do."""
+"""Larger rounds poll less often, so that the load of the leader's store stays the same."""
 AGREE_SECONDS = 10.0
-"""How long workers are held for a member that does not say its step; a member waits half as long again."""
-TELL_SECONDS = 2.0
-"""How long a drain takes before the leader says for whom it waits, and how long until it says so again where
-that has changed."""
-MOST_TOLD = 64
-"""Members that are named."""
+"""How long the leader holds its workers for a member without a step; a member waits half as long again."""
+REPORT_SECONDS = 2.0
+"""How long a drain takes before the leader reports which members it waits for, and how often it does so again
+if they have changed."""
+MAX_REPORTED = 64
+"""How many members a report names."""
 FIRST_KEY = "elasticjob/drain/first/"
 STEP_KEY = "elasticjob/drain/step"
 STOPPED_KEY = "elasticjob/drain/stopped/"
 NO_STEP = "none"
 HAS_STOPPED, HAS_ENDED = "1", "ended"
-"""What a member says under its key."""
+"""The values of a member's key."""
 
 
 class Drain:
-    """Asks the workers of one agent to stop. ``stopped`` is called on the leader, with the step, when those
-    of all members have; ``end_reason`` says why the round is over, "" while it is not. ``waits`` is called on
-    the leader while it waits for members: with the step, 0 before it is agreed, and their ranks."""
+    """Asks the workers of one agent to stop. ``end_reason`` returns why the round is over, "" before that.
+
+    On the leader, ``stopped`` is called with the step when the workers of all members have stopped, and
+    ``waits`` while it waits for members: with the step, 0 before it is agreed, and their ranks."""
 
     def __init__(
         self,
@@ -73,8 +75,8 @@ class Drain:
         self._stopped = stopped
         self._end_reason = end_reason
         self._waits = waits
-        self._tell_at = 0.0
-        self._told: tuple[int, tuple[int, ...]] = (0, ())
+        self._report_at = 0.0
+        self._reported: tuple[int, tuple[int, ...]] = (0, ())
         self._decided = False
         self._step: int | None = None
         self._ended = threading.Event()
@@ -93,10 +95,10 @@ class Drain:
             self._thread.start()
 
     def replacing(self, on: bool) -> None:
-        """Before the drain: whether the round goes on until the next pods of members that leave have joined.
+        """Let the preStop hook know whether the round goes on until the replacements of members that leave
+        have joined.
 
-        Stays as it is once the drain has begun: the pod's preStop hook must not look between this word and
-        the next."""
+        Does nothing once the drain has begun: the hook would end if it found neither file for a moment."""
         with self._start_lock:
             if not self._started:
                 self._board.replacing(on)
@@ -119,8 +121,8 @@ class Drain:
                 self._connection.close()
 
     def _until_done(self) -> None:
-        """Whatever goes wrong is tried again, for what is said or asked twice stays the same. Workers are not
-        held for longer than the others wait. Raises StoreGone when the round is over."""
+        """Drain, and retry after any error: all that is written or asked is idempotent. Workers are held no
+        longer than the other members wait. Raises StoreGone when the round is over."""
         level, deadline = logging.WARNING, time.monotonic() + 1.5 * AGREE_SECONDS
         while True:
             try:
@@ -146,7 +148,7 @@ class Drain:
             return
         keys = [f"{STOPPED_KEY}{rank}" for rank in range(m.size)]
         while (at := self._board.stopped_at()) is None:
-            self._tell(step, keys)
+            self._report_waiting(step, keys)
             self._pause()
         if at == ENDED:
             logger.info("round %d: all local workers have ended well, before step %d", m.number, step)
@@ -157,21 +159,21 @@ class Drain:
             self._call(lambda store: store.set(f"{STOPPED_KEY}{m.group_rank}", said))
         if self._leads:
             while not self._there(keys):
-                self._tell(step, keys)
+                self._report_waiting(step, keys)
                 self._pause()
             if at != ENDED or self._others_have_stopped(keys):
                 self._stopped(step)
 
     def _hold(self) -> bool:
-        """Hold the workers until the members have agreed on a step, or that there is none. False if not all
-        take part."""
+        """Hold the workers until the members have agreed on a step, or to go on training. False if not all
+        workers take part."""
         m = self._m
         if not self._board.take_part():
             logger.warning("round %d drains, but not all local workers have called should_stop", m.number)
             return False
-        if not self._tell_at:
+        if not self._report_at:
             logger.info("round %d drains: its workers agree on a step to stop at", m.number)
-            self._tell_at = time.monotonic() + TELL_SECONDS
+            self._report_at = time.monotonic() + REPORT_SECONDS
         if m.size > 1 and self._connection is None:
             self._connection = self._open()
         self._board.ask(HOLD)
@@ -193,14 +195,14 @@ class Drain:
         return any(bytes(one).decode() == HAS_STOPPED for one in said)
 
     def _first(self) -> int | None:
-        """The first step at which no local worker has gone on; None if one does not say where it is."""
+        """The first step from which no local worker has gone on; None if a worker's step stays unknown."""
         deadline = time.monotonic() + AGREE_SECONDS
         while (first := self._board.first_possible_step()) is None and time.monotonic() < deadline:
             self._pause()
         return first
 
     def _agree(self, first: int | None) -> int | None:
-        """The step at which all stop, or None if there is none."""
+        """The step at which all stop; None if the members go on training."""
         m = self._m
         if self._connection is None:
             return first
@@ -210,7 +212,7 @@ class Drain:
         limit = AGREE_SECONDS if self._leads else 1.5 * AGREE_SECONDS
         deadline = time.monotonic() + limit
         while not (there := self._there(keys)) and time.monotonic() < deadline:
-            self._tell(0, keys)
+            self._report_waiting(0, keys)
             self._pause()
         proposal = NO_STEP
         if there and self._leads:
@@ -220,33 +222,33 @@ class Drain:
         decided = bytes(self._call(lambda store: store.compare_set(STEP_KEY, "", proposal))).decode()
         return None if decided == NO_STEP else int(decided)
 
-    def _tell(self, step: int, keys: Sequence[str]) -> None:
-        """On the leader: say now and then which members have not set their key."""
-        if not self._leads or self._waits is None or time.monotonic() < self._tell_at:
+    def _report_waiting(self, step: int, keys: Sequence[str]) -> None:
+        """Report now and then, on the leader, which members have not set their key."""
+        if not self._leads or self._waits is None or time.monotonic() < self._report_at:
             return
-        told = step, (0,) if self._connection is None else tuple(self._missing(keys, 0))[:MOST_TOLD]
-        if told != self._told and told[1]:
-            self._told = told
-            self._waits(*told)
-        self._tell_at = time.monotonic() + TELL_SECONDS
+        waiting = step, (0,) if self._connection is None else tuple(self._missing(keys, 0))[:MAX_REPORTED]
+        if waiting != self._reported and waiting[1]:
+            self._reported = waiting
+            self._waits(*waiting)
+        self._report_at = time.monotonic() + REPORT_SECONDS
 
     def _missing(self, keys: Sequence[str], first: int) -> list[int]:
-        """Ranks whose key is not there, of those from ``first`` on that ``keys`` are of: at least as many as
-        are told, if there are."""
+        """The ranks whose key is missing; ``keys`` are those of consecutive ranks from ``first`` on. Stops
+        when it has found as many as a report names."""
         if self._there(list(keys)):
             return []
         if len(keys) == 1:
             return [first]
         half = len(keys) // 2
         found = self._missing(keys[:half], first)
-        return found if len(found) >= MOST_TOLD else found + self._missing(keys[half:], first + half)
+        return found if len(found) >= MAX_REPORTED else found + self._missing(keys[half:], first + half)
 
     def _there(self, keys: list[str]) -> bool:
         return self._connection is None or bool(self._call(lambda store: store.check(keys)))
 
     def _call(self, work: Callable[[KeyValueStore], T]) -> T:
-        """Ask the store, again where the connection breaks: what is said or asked twice stays the same.
-        Raises StoreGone when the round is over."""
+        """Call the store, and retry when the connection breaks: all calls are idempotent. Raises StoreGone
+        when the round is over."""
         assert self._connection is not None
         while True:
             try:

@@ -1,4 +1,4 @@
-"""The agent's side of ``elasticjob.worker.stopping``: what its workers are asked, and what they say."""
+"""The agent's side of ``elasticjob.worker.stopping``: it asks its workers to stop and reads their answers."""
 
 from __future__ import annotations
 
@@ -29,18 +29,16 @@ from elasticjob.workers.torch_agent import AgentWorker
 logger = logging.getLogger(__name__)
 
 FEW_SECONDS = 60.0
-"""How long some workers may call ``should_stop`` and others not before that is said."""
-
-
+"""How long some workers may call ``should_stop`` and others not, before a warning."""
 ENDED = -1
-"""Instead of a step: no worker is left that could stop."""
+"""Stands for a step: no worker is left that could stop."""
 
 
 class StopBoard:
-    """One round of one agent with this many ``workers``. Without a ``folder``, or where their number is not
-    known, no worker takes part. The pod's preStop ``hook`` is told. ``listed`` gives the workers, none while
-    they are not known; ``has_ended`` says whether the one of a local rank has ended well, or, for
-    None, all have: nothing more is asked of it."""
+    """One round of one agent with this many ``workers``. No worker takes part if their number is unknown or
+    ``folder`` is empty. The pod's preStop ``hook`` learns of a drain. ``listed`` lists the workers; it is
+    empty while they are unknown. ``has_ended`` returns whether the worker of a local rank, or all workers if
+    that is None, have ended well."""
 
     def __init__(
         self,
@@ -73,7 +71,7 @@ class StopBoard:
             if self._take_part:
                 self._hook.say(HOOK_READY)
             elif any(words):
-                self._say_few(sum(map(bool, words)))
+                self._warn_of_few(sum(map(bool, words)))
         return self._take_part
 
     def replacing(self, on: bool) -> None:
@@ -101,44 +99,43 @@ class StopBoard:
             mapping.close()
 
     def first_possible_step(self) -> int | None:
-        """The first step at which no worker has gone on; to be asked a moment after it was told to hold. None
-        while one does not say where it is, or cannot be asked. Those that have ended well go nowhere: without
-        others it is 0."""
+        """The first step from which no worker has gone on. Call it a moment after ``ask(HOLD)``. None while a
+        worker's step is unknown. Workers that have ended well do not count; 0 if no other is left."""
         words = self._living()
         if not all(words):
             return None
         return max(((word >> 2) + (word & 3 not in (HELD, STOPPED)) for word in words), default=0)
 
     def stopped_at(self) -> int | None:
-        """The step at which all workers have stopped that have not ended well, ENDED if all have; None while
-        one goes on."""
+        """The step at which the workers have stopped; ENDED if all have ended well, None while one goes
+        on."""
         words = self._living()
         if not all(word & 3 == STOPPED for word in words):
             return None
         return max((word >> 2 for word in words), default=ENDED)
 
     def _living(self) -> list[int]:
-        """The numbers of the workers that have not ended well. Asked in this order: one that stops has not
-        ended."""
+        """The numbers of the workers that have not ended well."""
+        # First the numbers, then who has ended: a worker that stops has not ended.
         return [word for rank, word in self._by_worker() if not self._has_ended(rank)]
 
     def _words(self) -> list[int]:
         return [word for _, word in self._by_worker()]
 
     def _by_worker(self) -> list[tuple[int | None, int]]:
-        """Local rank, if it is known, and number of each worker: that of the process that speaks for it, 0
-        without one."""
+        """Local rank (None if unknown) and number of each worker, as the process that speaks for it wrote it;
+        0 if no process has."""
         try:
-            look = self._speakers.look()
+            files = self._speakers.scan()
         except OSError:  # the folder is gone, or there are no descriptors left
             return [(None, 0)] * self._workers
-        self._speakers.forget(look.ended)
-        speaking = list(zip(look.ranks, look.speaking, strict=True))[: self._workers]
+        self._speakers.forget(files.ended)
+        speaking = list(zip(files.ranks, files.speaking, strict=True))[: self._workers]
         found = [(rank, _read(path)) for rank, path in speaking]
         return found + [(None, 0)] * (self._workers - len(found))
 
-    def _say_few(self, number: int) -> None:
-        """Once: some call ``should_stop``, and others have not for a long time."""
+    def _warn_of_few(self, number: int) -> None:
+        """Warn once that some call ``should_stop``, and others have not for a long time."""
         now = time.monotonic()
         if self._few_since is None:
             self._few_since = now

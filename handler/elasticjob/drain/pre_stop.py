@@ -1,9 +1,9 @@
-"""What the pod's preStop hook reads: whether the workers of this pod take part in drains, and what for.
+"""The files that the pod's preStop hook reads: whether the hook has to wait for a drain.
 
 The hook (the operator's ``act/pre_stop.py``) is a few lines of shell that find files by the pod's UID, for
-several pods may share a folder. While ``ready`` is there, the hook gives the operator some seconds to say
-something; while ``replacing`` or ``draining`` is there, it waits. Without any of them it ends, and the
-container is told to end.
+several pods may share a folder. While ``ready`` is there, the hook gives the operator some seconds to react;
+while ``replacing`` or ``draining`` is there, it waits. If there is no file it ends, and the kubelet stops the
+container.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class PodHook:
-    """The files of one round, for the pod with this UID; without one there are none."""
+    """The files of one round, for the pod with this UID; an empty UID has no files."""
 
     def __init__(self, uid: str, folders: tuple[str, ...] = HOOK_FOLDERS) -> None:
         self._paths = [f"{folder}/{HOOK_PREFIX}{uid}." for folder in folders] if uid else []
@@ -29,7 +29,7 @@ class PodHook:
         self._remove(HOOK_WORDS)  # those of a killed torchrun in the same container
 
     def say(self, what: str) -> None:
-        """One of ``HOOK_WORDS``, until it is taken back or closed."""
+        """Make the file of one of ``HOOK_WORDS``, until it is taken back or closed."""
         with self._lock:
             if self._closed:
                 return
@@ -42,7 +42,7 @@ class PodHook:
                     return
 
     def take_back(self, what: str) -> None:
-        """It is so no more. Once closed, the words are those of a later round."""
+        """Remove one of ``HOOK_WORDS``. Does nothing once closed: the files are those of a later round."""
         with self._lock:
             if not self._closed:
                 self._remove((what,))

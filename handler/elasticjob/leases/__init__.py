@@ -1,1 +1,1 @@
-"""In the agent: the Lease of this pod is written, and the round's is read."""
+"""Writes this pod's Lease and reads the round's. Runs in torchrun's agent, in two threads that always run."""

@@ -1,4 +1,4 @@
-"""Where an agent learns about rounds: one small interface, implemented with the round Lease.
+"""The source of round records: one small interface, implemented with the round Lease.
 
 A source never gives up: without a new record nothing changes for a running round (I5).
 """
@@ -32,29 +32,27 @@ QUIET_SECONDS, QUIET_RENEWALS = 20.0, 4
 
 class RoundSource(Protocol):
     """Brings the record of the round. It calls a function that it was made with, from a thread of its own,
-    for every readable record, and may tell of a record's deletion.
-
-    ``last_error`` is the last error in words, "" while all is well; ``auth_errors`` tells for how long
-    requests have been answered 401 or 403.
-    """
+    for every readable record, and perhaps another when a record was deleted."""
 
     last_error: str
+    """The text of the last error; "" while there is none."""
     auth_errors: AuthErrors
+    """How long requests have been answered 401 or 403."""
 
     def start(self) -> None:
-        """Begin to bring records."""
+        """Start to bring records."""
 
     def stop(self) -> None:
         """Bring no more."""
 
     def healthy_seconds(self) -> float:
-        """For how many seconds the source has been without a gap; 0 while it is not."""
+        """How many seconds the source has had no gap; 0 while it has one."""
 
     def verify(self, since: float) -> None:
-        """Something happened at ``since`` (monotonic) that a record would tell of."""
+        """Check that the source lives: something happened at ``since`` (monotonic) that a record shows."""
 
     def verify_while_waiting(self, now: float, announced: float, renew_seconds: float) -> None:
-        """This agent has waited for a record since ``announced``."""
+        """Check that the source lives: this agent has waited for a record since ``announced``."""
 
     def members(self) -> MemberList:
         """The ids of a large round's members, which its record does not have. Raises ApiError,
@@ -63,7 +61,7 @@ class RoundSource(Protocol):
 
 class LeaseRoundSource:
     """Watches the job's round Lease. ``reader`` reads while the watch of ``api`` goes on. ``changed`` is
-    called with each record, ``deleted`` if the watch tells that the Lease was deleted."""
+    called with each record, ``deleted`` when the Lease was deleted."""
 
     def __init__(
         self,
@@ -95,21 +93,21 @@ class LeaseRoundSource:
         """End the thread, and drop the callbacks, whose owner refers to this object: both can go together."""
         self._stop.set()
         self._api.stop()
-        self._changed, self._deleted = _nobody, _nothing
+        self._changed, self._deleted = (lambda _: None), (lambda: None)
         if self._thread.ident is not None:
             self._thread.join(timeout=2)
 
     def healthy_seconds(self) -> float:
-        """For how many seconds the watch has been good without a gap; 0 while it is not."""
+        """How many seconds the watch has had no gap; 0 while it has one."""
         since = self._healthy_since
         return 0.0 if since is None else time.monotonic() - since
 
     def verify(self, since: float) -> None:
-        """Something happened at ``since`` (monotonic) that the record would tell of: if the watch has shown
-        no life from then on, it is reopened.
+        """Reopen the watch if it has brought no event since ``since`` (monotonic), when something happened
+        that the record shows.
 
-        It may hang on a connection that is dead: one server of several is lost without a word, and the next
-        bookmark is due in a minute. A participant that waits for it may count as lost by then.
+        It may hang on a dead connection: a server can vanish without closing it, and the next bookmark is due
+        in a minute. A participant that waits for it may count as lost by then.
         """
         now = time.monotonic()
         if (
@@ -124,7 +122,7 @@ class LeaseRoundSource:
         self._api.reopen_watch()
 
     def verify_while_waiting(self, now: float, announced: float, renew_seconds: float) -> None:
-        """Look whether the watch lives while this agent waits for a round.
+        """Check that the watch lives while this agent waits for a round.
 
         The operator answers an announcement with another record, soon if others wait too. Later any silence
         counts that is longer than a few renewals of this agent's Lease: an agent that misses two rounds is
@@ -160,14 +158,14 @@ class LeaseRoundSource:
             except ApiError as error:
                 self._failed(error)
             except Exception as error:
-                # Whatever has arrived: a thread that ended would leave the agent in this round for ever.
+                # Any response: a thread that ended would leave the agent in this round for ever.
                 what = f"unexpected response ({type(error).__name__})"
-                # It may stand there for long: the traceback is told once.
+                # It may last for long: the traceback is a warning only once.
                 level = logging.DEBUG if what == self._last_unexpected else logging.WARNING
                 self._last_unexpected = what
                 logger.log(level, "watch of Lease %s: %s", self._lease, what, exc_info=True)
                 self._failed(ApiError(what))
-            # Also after an end in order: what stands before an API server may end every watch at once.
+            # Also after a regular end: a proxy before the API server may end every watch at once.
             if self._stop.wait(pause * random.uniform(0.8, 1.2)):
                 return
             pause = min(MAX_PAUSE_SECONDS, pause * 2)
@@ -188,11 +186,3 @@ class LeaseRoundSource:
             logger.warning("Lease %s is ignored: %s", self._lease, error)
             return
         self._changed(record)
-
-
-def _nobody(record: RoundRecord) -> None:
-    """The callback after ``stop``: does nothing."""
-
-
-def _nothing() -> None:
-    """The same of a deletion."""

@@ -28,11 +28,11 @@ logger = logging.getLogger(__name__)
 
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.2, 10.0
 REFUSED_PAUSE_SECONDS = 5.0
-"""The longest pause after a 401: the next token may stand on disk at any moment."""
+"""The longest pause after a 401: the next token may be on disk at any moment."""
 WARN_SECONDS = 5.0
-"""Of answers 401: while kubelet replaces a token, one or two are nothing to speak of."""
+"""How long answers may be 401 before a warning: one or two are normal while kubelet replaces a token."""
 WRITER_ANNOTATION = f"{GROUP}/writer"
-"""A random id of this process: tells our own write whose answer was lost from another process's write."""
+"""A random id of this process: it marks an own write whose answer was lost as our own."""
 
 
 class LeaseWriter:
@@ -53,8 +53,8 @@ class LeaseWriter:
         self.auth_errors = AuthErrors()
         self._trouble = WriteTrouble()
         self.on_trouble: Callable[[str], None] = lambda _why: None
-        """Is told, from the thread, with each write that fails why, once they have failed for a while; and
-        with "" that one has succeeded again. It must not block."""
+        """Called from the thread: with the error of each write that fails, once writes have failed for a
+        while, and with "" when one has succeeded again. It must not block."""
         self._warned = False
         self.superseded = ""
         self.last_error = ""
@@ -72,7 +72,7 @@ class LeaseWriter:
                 self._thread.start()
 
     def attach(self, **annotations: str | None) -> None:
-        """Set annotations that are worth no write of their own: they go with the next one, or a renewal."""
+        """Set annotations that go with the next write or renewal, without a write of their own."""
         with self._changed:
             self._annotations.update({f"{GROUP}/{key}": value for key, value in annotations.items()})
 
@@ -140,7 +140,7 @@ class LeaseWriter:
         except ApiError:
             raise
         except Exception as error:
-            # Whatever was answered: a thread that ended would leave the agent without a voice for ever.
+            # Any response: after the end of this thread the agent could never write again.
             logger.warning("Lease %s: unexpected response from the API server", self._name, exc_info=True)
             raise ApiError(f"unexpected response ({type(error).__name__})") from None
 
@@ -182,10 +182,8 @@ class LeaseWriter:
         }
 
     def _resolve(self) -> None:
-        """After a conflict: was it an own write whose answer was lost, or has another process taken over?
-
-        Every process writes its id each time: where there is none, it was removed by hand.
-        """
+        """Find out after a conflict if it was an own write whose answer was lost, or another process has
+        taken over. Every process writes its id each time: if there is no id, it was removed by hand."""
         current = self._api.read(self._name)
         if current.annotations.get(WRITER_ANNOTATION) in (self._writer_id, None, ""):
             self._version = current.resource_version

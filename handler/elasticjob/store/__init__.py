@@ -1,1 +1,4 @@
-"""In the agent: TCPStores of a round, served and reached, by calls that can be abandoned."""
+"""Serves, reaches and probes the TCPStores of rounds.
+
+Runs in torchrun's agent: calls of a store in threads that can be abandoned.
+"""

@@ -1,4 +1,4 @@
-"""A connection to a store is opened, and broken from outside."""
+"""Opens a connection to a store, and breaks one from outside."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def connect(endpoint: str) -> TCPStore:
         )
     except (DistNetworkError, OSError) as error:
         raise Unreachable(f"{endpoint}: {error}") from None
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is no peer's fault
+    except Exception as error:  # noqa: BLE001 - a local fault, not the peer's
         raise CannotConnect(f"{type(error).__name__}: {error}") from None
 
 
 def _unresolved(host: str) -> str:
-    """Why the name cannot be resolved, "" if it can."""
+    """Why the name cannot be resolved; "" if it can."""
     try:
         socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -69,7 +69,7 @@ def disconnect(endpoint: str) -> None:
         return
     for number in numbers:
         with contextlib.suppress(OSError):
-            # A copy: what is looked at is what is shut down, whatever becomes of the number meanwhile.
+            # A copy: the number may mean another file at any moment.
             copy = os.dup(number)
             try:
                 _shut_down(copy, hosts, port)

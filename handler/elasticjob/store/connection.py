@@ -1,11 +1,4 @@
-"""Calls of a store that the caller can abandon.
-
-Any call of a TCPStore client may block for ever inside C++ when its server is frozen (a timed-out wait
-still expects the answer to its cancellation, and prints to stderr), and a main thread that blocks there
-runs no signal handler. So every call runs in a thread of its own connection, and the caller waits in
-Python: for the answer, or until it has a reason to go on without it. A thread that is stuck is left
-behind with its connection; it ends when the server does.
-"""
+"""Calls of a store that the caller can abandon (``StoreConnection.submit`` has the contract)."""
 
 from __future__ import annotations
 
@@ -23,10 +16,10 @@ from elasticjob.store.errors import CannotConnect, StoreGone
 T = TypeVar("T")
 
 CLOSE_SECONDS = 1.0
-"""How long to wait for a thread that was told to end."""
+"""How long to wait for the thread of a closed connection."""
 FOR_EVER = timedelta(days=30)
 OWN_POLL_SECONDS = (0.001, 0.02)
-"""A look into a server of our own costs 15 us; the longer it waits the rarer it looks."""
+"""A check of a server of our own costs 15 us; the longer the wait, the longer the pauses."""
 
 
 def _closed() -> TCPStore:
@@ -34,7 +27,7 @@ def _closed() -> TCPStore:
 
 
 class KeyValueStore(Protocol):
-    """What is used of torch's stores; its own type stubs leave half of it out."""
+    """The part of torch's stores that is used here; torch's own type stubs leave half of it out."""
 
     def set(self, key: str, value: str | bytes) -> None: ...
     def get(self, key: str) -> bytes: ...
@@ -48,8 +41,7 @@ class KeyValueStore(Protocol):
 
 
 class StoreCall(Generic[T]):
-    """One call on its way through a connection's thread. ``done`` is set under the condition ``changed`` of
-    the connection."""
+    """One call in a connection's thread. ``done`` is set while the connection's ``changed`` is held."""
 
     def __init__(self, work: Callable[[KeyValueStore], T]) -> None:
         self.work = work
@@ -58,8 +50,7 @@ class StoreCall(Generic[T]):
         self._error: Exception | None = None
 
     def run(self, store: Callable[[], KeyValueStore]) -> None:
-        """Do the work; errors are kept for the caller that asks for the result, without the frames, which
-        hold the store and this."""
+        """Do the work. Errors are kept for ``result``, without their frames, which hold the store."""
         try:
             self._value = self.work(store())
         except (StoreGone, CannotConnect) as error:
@@ -68,7 +59,7 @@ class StoreCall(Generic[T]):
             self._error = StoreGone(str(error))
 
     def result(self) -> T:
-        """What the call returned. Raises StoreGone for whatever went wrong, but for CannotConnect."""
+        """What the call returned. Raises CannotConnect, or StoreGone for any other error."""
         if self._error is not None:
             raise self._error
         return self._value  # type: ignore[return-value]
@@ -91,7 +82,16 @@ class StoreConnection:
         self._thread: threading.Thread | None = None
 
     def submit(self, work: Callable[[KeyValueStore], T]) -> StoreCall[T]:
-        """Begin a call; ``changed`` is notified when it is done. The first starts the thread."""
+        """Begin a call in the connection's thread; ``changed`` is notified when it is done.
+
+        ``work`` may block inside C++ for ever, if the server is frozen: even a wait with a time limit still
+        expects the answer to its cancellation. A main thread that blocks there runs no signal handler. So
+        the caller waits for the call in Python, and may abandon it at any moment, by ``close``.
+
+        An abandoned call may still change the store. Its thread is left behind with the connection's file
+        descriptor, and ends when the call returns: at the latest when the server ends, or at ``disconnect``.
+        The first call starts the thread.
+        """
         call = StoreCall(work)
         self._calls.put(call)
         with self._starting:
@@ -101,9 +101,8 @@ class StoreConnection:
         return call
 
     def call(self, work: Callable[[KeyValueStore], T], end_reason: Callable[[], str]) -> T:
-        """Make a call and wait for it. ``end_reason`` is asked whenever ``changed`` is notified and twice a
-        second: a non-empty answer ends the wait, and the connection, with StoreGone; so does a connection
-        that is closed, whose thread answers nothing any more."""
+        """Make a call and wait for it. ``end_reason`` is called whenever ``changed`` is notified and twice a
+        second: a reason ends the wait, and the connection, with StoreGone. So does ``close``."""
         call = self.submit(work)
         with self._changed:
             while not call.done:
@@ -130,8 +129,8 @@ class StoreConnection:
     def wait_for(self, store: KeyValueStore, keys: Iterable[str], own: bool) -> None:
         """Block the connection's thread until the keys are there.
 
-        In a server of our own (``own``) by looking, so that the thread, and with it the server, can be let
-        go; elsewhere until the server answers or goes.
+        A server of our own (``own``) is polled, so that ``close`` ends the wait and lets the server go; any
+        other wait ends when the server answers or goes.
         """
         keys = list(keys)
         if not own:

@@ -1,20 +1,20 @@
-"""What can go wrong between an agent and a round's store."""
+"""Errors between an agent and a round's store."""
 
 from __future__ import annotations
 
 
 class StoreGone(Exception):
-    """The leader's store can't be reached, or waiting for it is of no more use."""
+    """The leader's store can't be reached, or the caller no longer waits for it."""
 
 
 class Unreachable(StoreGone):
-    """No connection could be made: nothing has been said to the store yet."""
+    """No connection could be made, so nothing was sent to the store."""
 
 
 class CannotConnect(Exception):
-    """This process can make no connection, whoever serves: nothing that a peer could be judged by.
+    """This process can make no connection to any server, so no peer is to blame.
 
-    ``passing``: for want of descriptors or memory, which may be over in a moment.
+    ``passing``: it lacks descriptors or memory, perhaps only for a moment.
     """
 
     def __init__(self, text: str, passing: bool = False) -> None:

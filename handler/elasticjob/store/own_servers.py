@@ -13,11 +13,11 @@ from elasticjob.store.server import Server, serve
 
 
 class OwnServers:
-    """At most four: what is offered, what serves a round that is being established, and what serves the last
-    established one, to its agents and to its workers.
+    """Up to four servers: the offered one, that of a round that is being established, and those of the last
+    established round, for its agents and for its workers.
 
-    A server that has served no round is offered again and again: to make one takes two thirds of a
-    millisecond, at the moment when all agents of a job do it.
+    A server that has served no round is offered again: to make one takes two thirds of a millisecond, at the
+    moment when all agents of a job do it.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class OwnServers:
         self._unused: Server | None = None
 
     def offer(self) -> Server:
-        """For an announcement: any joiner may turn out to lead."""
+        """The server for an announcement: any joiner may turn out to lead."""
         if self._unused is None:
             self._unused = Server(serve())
         self._replace("_offered", self._unused)
@@ -49,7 +49,7 @@ class OwnServers:
         return server
 
     def establish(self, workers: Server | HeldPort | None) -> None:
-        """The round is established: what served the one before is of no more use."""
+        """The round is established: close what served the one before."""
         if self._workers is not None:
             self._workers.close()
         self._workers = workers

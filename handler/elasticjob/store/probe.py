@@ -18,12 +18,12 @@ logger = logging.getLogger(__name__)
 LOCAL_ERRORS = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL, errno.EAGAIN}
 )
-"""Of this process or its machine: nothing that a peer could be judged by."""
+"""Errors of this process or its machine; no peer is to blame."""
 
 
 def probe(endpoints: Mapping[int, str], seconds: float) -> dict[int, ProbeResult]:
-    """What connections to these ports meet, all tried at once, within this many seconds. Never raises: a port
-    that could not be tried, for want of descriptors, say, is not in the answer."""
+    """Try to connect to all these ports at once, for this many seconds. Never raises: a port that could not
+    be tried, if descriptors are short for example, is not in the answer."""
     result: dict[int, ProbeResult] = dict.fromkeys(endpoints, ProbeResult.SILENT)
     try:
         _probe(endpoints, time.monotonic() + seconds, result)

@@ -39,8 +39,8 @@ Value = str | bytes
 class RoundStore:
     """torch's view of the round's store.
 
-    ``end_reason`` says why the round is over, "" while it is not; ``finished`` is called when torch enters
-    its exit barrier, which it does only when the local workers have all succeeded; ``job_complete`` says
+    ``end_reason`` returns why the round is over, "" while it is not. ``finished`` is called when torch enters
+    its exit barrier, which it does only when all local workers have succeeded. ``job_complete`` returns
     whether the job is Complete.
     """
 

@@ -15,22 +15,22 @@ LIBUV_ENV = "USE_LIBUV"
 
 @functools.cache
 def has_libuv() -> bool:
-    """Whether this torch was built with libuv. Asked once: a server answers it, which is closed at once."""
+    """Whether this torch was built with libuv. Found out once, by a server that is closed at once."""
     try:
         TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, use_libuv=True)
     except RuntimeError as error:
-        return "libuv" not in str(error).lower()  # another error says nothing of it
+        return "libuv" not in str(error).lower()  # another error does not mean that it is missing
     return True
 
 
 def use_libuv() -> bool:
-    """Whether TCPStores shall use libuv. torch's own do unless ``USE_LIBUV`` says otherwise, and fail where
-    it is not there (Debian's torch)."""
+    """Whether TCPStores shall use libuv. torch's own do unless ``USE_LIBUV`` is not 1, and fail if it is
+    missing (Debian's torch)."""
     return os.environ.get(LIBUV_ENV, "1") == "1" and has_libuv()
 
 
 def serve() -> TCPStore:
-    """Start a TCPStore server of our own on a free port; ``.port`` tells which."""
+    """Start a TCPStore server of our own on a free port (its ``.port``)."""
     return TCPStore(
         "127.0.0.1",
         0,

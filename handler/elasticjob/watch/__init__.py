@@ -1,1 +1,4 @@
-"""In the agent, while a round is formed and runs: who is there, who falls silent, how far training is."""
+"""Establishes a round, then watches its members and its progress.
+
+Runs in torchrun's agent: establishing in the main thread; heartbeats, probes and relay in a thread each.
+"""

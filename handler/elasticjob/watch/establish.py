@@ -37,7 +37,7 @@ RETRY_SECONDS = 0.2
 MAX_RETRY_SECONDS = 2.0
 COUNT_KEY, ALL_ARRIVED_KEY, WORKERS_PORT_KEY = "elasticjob/count", "elasticjob/all", "elasticjob/workers"
 RANKS_KEY, RANK_KEY = "elasticjob/ranks", "elasticjob/rank/"
-"""Where the record has no member list: that all ranks are stored, and each rank by its member's id."""
+"""Used if the record has no member list: that all ranks are stored, and each rank by its member's id."""
 NOT_A_MEMBER = "none"
 
 
@@ -52,55 +52,54 @@ class Established:
     workers_server: Server | HeldPort | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class AgentContext:
+    """How an attempt learns from its agent, and how it reports."""
+
+    changed: threading.Condition
+    """Notified when ``end_reason`` may have changed."""
+    end_reason: Callable[[], str]
+    """Why the round is over; "" while it is not."""
+    healthy_seconds: Callable[[], float]
+    """How many seconds this agent's watch of the round record has had no gap."""
+    report: Callable[[RoundReport], None]
+    """Reports to the operator."""
+    list_members: Callable[[], MemberList] | None = None
+    """Reads the member list from the API server; only a leader whose round record has none needs it."""
+    local_addr: str = ""
+    """The address at which other members reach this agent; "" if the route to the leader decides."""
+    serves_workers: bool = True
+    """Whether the agent, if it leads, serves the workers' store (a fresh server in each round), or only keeps
+    a port for global rank 0's worker, which then serves it. All other workers are clients in both cases."""
+
+
 class Establishment:
-    """One attempt at one round.
+    """One attempt at one round. ``server`` is the agent's own; the leader's serves the round.
 
-    ``agent_serves`` says whether the leader's agent serves the store of the workers (a fresh server in each
-    round), or only keeps a port for global rank 0's worker, which then serves it. It matters on the leader
-    alone: all other workers are clients in both cases.
-
-    ``list_members`` reads the member list from the API server, on a leader whose round record has none. It
-    tells the others their ranks, and any other participant that it is none (``not_a_member``).
-
-    ``end_reason`` says why the round is over ("" while it is not), ``healthy_seconds`` for how many seconds
-    this agent's watch has had no gap, ``report`` tells the operator; ``changed`` is notified when any of it
-    may change.
+    A leader whose record has no member list reads it and stores each member's rank. Any other participant
+    finds no rank of its own there: ``not_a_member``.
     """
 
-    def __init__(
-        self,
-        membership: Membership,
-        server: Server,
-        local_addr: str,
-        changed: threading.Condition,
-        end_reason: Callable[[], str],
-        healthy_seconds: Callable[[], float],
-        report: Callable[[RoundReport], None],
-        agent_serves: bool = True,
-        list_members: Callable[[], MemberList] | None = None,
-    ) -> None:
+    def __init__(self, membership: Membership, server: Server, agent: AgentContext) -> None:
         self._m = membership
         self._leads = membership.group_rank == 0
         self._server = server
-        self._local_addr = local_addr
-        self._changed = changed
-        self._end_reason = end_reason
-        self._healthy_seconds = healthy_seconds
-        self._report = report
+        self._agent = agent
+        self._changed = agent.changed
+        self._end_reason = agent.end_reason
         self._reported = self._arrived = False
         self._ranks_pending = self._leads and not membership.member_ids
         self._began = time.monotonic()
-        self._list_members = list_members
         self.not_a_member = False
         self._workers: Server | HeldPort | None = None
         if self._leads:
-            self._workers = Server(serve()) if agent_serves else HeldPort()
-        self._connection = StoreConnection(self._open, membership.prefix, changed)
+            self._workers = Server(serve()) if agent.serves_workers else HeldPort()
+        self._connection = StoreConnection(self._open, membership.prefix, self._changed)
 
     def run(self) -> Established | None:
         """Pass the barrier; None if the round is over before that, or this agent is no member.
 
-        Raises CannotConnect if this process can't connect to anybody: then no other is accused.
+        Raises CannotConnect if this process can connect to no one: then no other member is accused.
         """
         call = self._connection.submit(self._arrive)
         last_error = "it does not answer"
@@ -153,8 +152,8 @@ class Establishment:
         return self._server.store if self._leads else connect(self._m.leader_endpoint)
 
     def _arrive(self, store: KeyValueStore) -> tuple[int | None, int]:
-        """In the connection's thread: arrive, and wait for all members. Returns the own rank (None: no
-        member) and the workers' port."""
+        """Arrive, and wait for all members, in the connection's thread. Returns the own rank (None if this
+        agent is no member) and the workers' port."""
         m, rank = self._m, self._m.group_rank
         if self._workers is not None:
             heartbeats, steps = (
@@ -167,7 +166,7 @@ class Establishment:
         elif rank == RANK_UNKNOWN:
             self._arrived = True
             self._connection.wait_for(store, [RANKS_KEY], own=False)
-            # One question where `check` and `get` would be three: what is not there is answered as expected.
+            # One call instead of `check` and `get`: a missing key is answered with the expected value.
             answer = bytes(store.compare_set(f"{RANK_KEY}{m.id}", NOT_A_MEMBER, NOT_A_MEMBER)).decode()
             if answer == NOT_A_MEMBER:
                 return None, 0
@@ -181,12 +180,12 @@ class Establishment:
         return rank, int(store.get(WORKERS_PORT_KEY))
 
     def _store_ranks(self, store: KeyValueStore) -> None:
-        """On the leader: read the member list, for as long as it takes, and let each member find its rank."""
-        assert self._list_members is not None
+        """Read the member list, for as long as it takes, and store each member's rank. The leader only."""
+        assert self._agent.list_members is not None
         pause = RETRY_SECONDS
         while True:
             try:
-                found = self._list_members()
+                found = self._agent.list_members()
                 if found.head == (self._m.job_uid, self._m.number, self._m.nonce):
                     break
                 last_error = f"it belongs to round {found.number}"
@@ -203,8 +202,8 @@ class Establishment:
 
     def _own_host(self) -> str:
         """The address by which the leader can reach this agent: the one we reach the leader from."""
-        if self._local_addr:
-            return self._local_addr
+        if self._agent.local_addr:
+            return self._agent.local_addr
         family, _, _, _, address = socket.getaddrinfo(*parse_endpoint(self._m.leader_endpoint))[0]
         with socket.socket(family, socket.SOCK_DGRAM) as one:
             one.connect(address)
@@ -222,9 +221,8 @@ class Establishment:
         limit = self._m.limits.establish_timeout
         if self._arrived and not self._leads:
             limit *= 2
-        return (
-            not self._reported and time.monotonic() - self._began > limit and self._healthy_seconds() > limit
-        )
+        late = time.monotonic() - self._began > limit and self._agent.healthy_seconds() > limit
+        return late and not self._reported
 
     def _report_late(self, last_error: str) -> None:
         """Report once: the leader which members are missing, the others that they cannot reach the leader."""
@@ -236,10 +234,12 @@ class Establishment:
             unarrived = self._unarrived()
             members = counted(len(unarrived), "member")
             logger.warning("round %d: %s did not reach this leader in time", m.number, members)
-            self._report(RoundReport(m.nonce, unarrived_ranks=unarrived, message="did not arrive in time"))
+            self._agent.report(
+                RoundReport(m.nonce, unarrived_ranks=unarrived, message="did not arrive in time")
+            )
         else:
             logger.warning("round %d: cannot reach the leader: %s", m.number, last_error)
-            self._report(RoundReport(m.nonce, leader_lost=True, message=last_error))
+            self._agent.report(RoundReport(m.nonce, leader_lost=True, message=last_error))
 
     def _unarrived(self) -> tuple[int, ...]:
         own = StoreConnection(

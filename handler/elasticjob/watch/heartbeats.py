@@ -5,8 +5,8 @@ The leader watches all members, each member watches the leader. Heartbeats have 
 their own, because a store call can block for ever. A broken connection is reopened before anything is
 reported. ``elasticjob.core.heartbeats`` decides what follows from a missing heartbeat.
 
-With its heartbeat, a member stores the highest step that its workers report, if it is another, and what it
-has to say once (``Word``). The leader passes the highest step of all members to
+With its heartbeat, a member stores the highest step that its workers report, if it has changed, and the flags
+that it raises (``MemberFlag``). The leader passes the highest step of all members to
 ``elasticjob.core.progress``. In a round of one member there are no heartbeats, and only the steps are read.
 """
 
@@ -17,7 +17,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple, Protocol, cast
 
 from torch.distributed import PrefixStore
 
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 PROBE_SECONDS = 0.5
 MAX_PROBED = 64
-"""How many ports are tried at once: each is an open file. The others have their turn a second later."""
+"""How many ports are probed at once: each is an open file. The others follow a second later."""
 ANSWER_SECONDS = 0.2
 ENDPOINT_KEY = "elasticjob/here/"
 HEARTBEAT_KEY = "elasticjob/beat/"
@@ -47,76 +47,83 @@ NO_STEP = -1
 LEADER_LEFT = 1 << 40
 """A heartbeat counter of this value was set by the leader when it left the round."""
 CONFIRM_SECONDS = 2.0, 4.0
-"""The record tells within a second why a member has left. Not all members verify their watches at once."""
+"""The record has the reason within a second. A random time, so that not all members reopen their watches at
+once."""
 
 
 class Answer(NamedTuple):
-    """What the store has answered: counters by rank and, to the leader, the highest step of the others (None
-    while it is not known), whether any of theirs is another than before, and the keys of what all of them
-    have said."""
+    """What the store has answered; all but ``counts`` on the leader only."""
 
     counts: dict[int, int]
+    """The heartbeat counters, by rank."""
     step: int | None = None
-    said: frozenset[str] = frozenset()
+    """The highest step of the others; None while it is unknown."""
+    raised: frozenset[str] = frozenset()
+    """The keys of the flags that all others have raised."""
     moved: bool = False
+    """Whether the step of any member has changed."""
 
 
-class Word:
-    """Something that each member says once in a round, as soon as it is so: under ``key``, when ``is_so`` is
-    true. ``all_said`` is called on the leader, once, when all members have."""
+class MemberFlag:
+    """A flag that each member raises once in a round: under ``key``, as soon as ``condition`` is true.
+    ``on_all`` is called on the leader, once, when all members have raised it."""
 
-    def __init__(self, key: str, is_so: Callable[[], bool], all_said: Callable[[], None]) -> None:
+    def __init__(self, key: str, condition: Callable[[], bool], on_all: Callable[[], None]) -> None:
         self.key = key
-        self.all_said = all_said
-        self.own = False
+        self.on_all = on_all
+        self.raised = False
+        """This agent has raised it."""
         self.done = False
-        self._is_so = is_so
+        """A member has stored it; on the leader, ``on_all`` was called."""
+        self._condition = condition
 
-    def look(self) -> None:
-        """Ask whether it is so, until it is."""
-        self.own = self.own or self._is_so()
+    def update(self) -> None:
+        """Ask for the condition, until it is true."""
+        self.raised = self.raised or self._condition()
 
     @property
     def due(self) -> bool:
-        """Whether a member still has to say it, or the leader to hear it from the others."""
-        return self.own and not self.done
+        """Whether a member still has to store it, or the leader to find it stored by the others."""
+        return self.raised and not self.done
+
+
+class Listener(Protocol):
+    """Hears what the heartbeat thread finds, in that thread."""
+
+    def lost(self, found: Mapping[int, Loss], /) -> None:
+        """Members are lost: the evidence by rank, once for each loss. Ranks that are lost together come
+        together: the first report ends the round, and a second one is late."""
+
+    def progressed(self, report: ProgressReport, first: bool, /) -> None:
+        """A step was reported, perhaps the round's ``first``. The leader only."""
+
+    def hung(self, hang: Hang, /) -> None:
+        """No step has changed for too long. The leader only, and once."""
+
+    def verify_source(self, since: float, /) -> None:
+        """Others are silent, or the leader has left the round, ``since`` then (monotonic seconds): the record
+        should have the reason by now."""
 
 
 class Heartbeats:
-    """Heartbeats and steps of one round. ``lost``, ``progressed`` and ``hung`` are called from the thread.
-
-    ``lost`` comes with the evidence by rank, once for each loss. Ranks that are lost together come together:
-    the first report ends the round, and a second one is late. On the leader alone ``progressed`` comes when a
-    step was reported (and whether it is the round's first), ``hung`` once when nothing moves any more.
-
-    ``words`` are what members say once.
-
-    ``verify_source`` is called, with the monotonic time of when that began, while others are silent or the
-    leader has left the round: the record should have said why by then.
-    """
+    """Heartbeats, steps and flags of one round."""
 
     def __init__(
         self,
         membership: Membership,
         steps: StepReader,
-        lost: Callable[[Mapping[int, Loss]], None],
-        progressed: Callable[[ProgressReport, bool], None],
-        hung: Callable[[Hang], None],
-        verify_source: Callable[[float], None],
-        words: Sequence[Word] = (),
+        listener: Listener,
+        flags: Sequence[MemberFlag] = (),
     ) -> None:
         self._membership = membership
         self._leads = membership.group_rank == 0
         self._steps = steps
-        self._lost = lost
-        self._progressed = progressed
-        self._hung = hung
-        self._verify_source = verify_source
-        self._words = words
+        self._listener = listener
+        self._flags = flags
         self._unconfirmed_since: float | None = None
         self._confirm_seconds = random.uniform(*CONFIRM_SECONDS)
         self._leader_left = self._knows_leader_left = False
-        self._told_aside = False
+        self._warned = False
         self._stop = threading.Event()
         self._changed = threading.Condition()
         self._connection = self._open()
@@ -137,10 +144,10 @@ class Heartbeats:
         self._thread.start()
 
     def progress(self) -> ProgressReport | None:
-        """Where training stands at this moment; None before the first step.
+        """How far training is at this moment; None before the first step.
 
-        The leader knows the steps of all, the others those of their own workers: what a leader that is lost
-        has not said any more.
+        The leader knows the steps of all members, the others those of their own workers, which matter if the
+        leader is lost.
         """
         with self._progress_lock:
             self._progress.update(time.monotonic(), self._steps.read(), NO_STEP)
@@ -167,9 +174,9 @@ class Heartbeats:
         try:
             store = cast(KeyValueStore, PrefixStore(m.prefix, connect(m.leader_endpoint)))
             store.multi_set(heartbeats, [str(LEADER_LEFT)] * len(heartbeats))
-            # That waits for no answer: a connection that is closed at once may take it along.
+            # ``multi_set`` waits for no answer: a connection that is closed at once may lose it.
             store.get(heartbeats[-1])
-        except Exception as error:  # noqa: BLE001 - then the record alone tells
+        except Exception as error:  # noqa: BLE001 - members learn it from the record
             logger.debug("cannot tell the other members that the leader has left the round: %s", error)
 
     def stop(self) -> None:
@@ -206,32 +213,32 @@ class Heartbeats:
 
     def _once(self) -> None:
         if not self._leads:
-            self._aside(self._read_own_step)
-        for word in self._words:
-            self._aside(word.look)
+            self._guarded(self._read_own_step)
+        for flag in self._flags:
+            self._guarded(flag.update)
         if self._membership.size > 1:
             answer = self._exchange()
         else:
-            answer = Answer({}, NO_STEP, frozenset(word.key for word in self._words if word.own))
+            answer = Answer({}, NO_STEP, frozenset(flag.key for flag in self._flags if flag.raised))
         if self._leads:
-            for word in self._words:
-                if word.due and word.key in answer.said:
-                    word.done = True
-                    self._aside(word.all_said)
-            self._aside(lambda: self._follow_progress(answer))
+            for flag in self._flags:
+                if flag.due and flag.key in answer.raised:
+                    flag.done = True
+                    self._guarded(flag.on_all)
+            self._guarded(lambda: self._follow_progress(answer))
         now = time.monotonic()
         suspects = self._monitor.tick(now, answer.counts)
         self._check_unconfirmed(now, bool(suspects))
         if suspects:
             self._probe(suspects)
 
-    def _aside(self, work: Callable[[], None]) -> None:
-        """Without it heartbeats are sent all the same, and losses noticed."""
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Do work that heartbeats and losses do not depend on: log what it raises."""
         try:
             work()
         except Exception:
-            level = logging.DEBUG if self._told_aside else logging.WARNING
-            self._told_aside = True
+            level = logging.DEBUG if self._warned else logging.WARNING
+            self._warned = True
             logger.log(level, "steps, drains and hangs may not be told", exc_info=True)
 
     def _read_own_step(self) -> None:
@@ -249,10 +256,10 @@ class Heartbeats:
             self._unconfirmed_since = now
         elif now - self._unconfirmed_since > self._confirm_seconds and not self._stop.is_set():
             since = self._unconfirmed_since
-            self._aside(lambda: self._verify_source(since))
+            self._guarded(lambda: self._listener.verify_source(since))
 
     def _follow_progress(self, others: Answer) -> None:
-        """On the leader: judge the steps, and tell what is new."""
+        """Judge the steps, on the leader, and report what is new."""
         with self._progress_lock:
             before = self._progress.report
             hang = self._progress.tick(time.monotonic(), self._steps.read(), others.step, others.moved)
@@ -260,9 +267,9 @@ class Heartbeats:
         if self._stop.is_set():
             return
         if report is not None and report != before:
-            self._progressed(report, before is None)
+            self._listener.progressed(report, before is None)
         if hang is not None:
-            self._hung(hang)
+            self._listener.hung(hang)
 
     def _exchange(self) -> Answer:
         """Send the next heartbeat if the one before was answered; return what has come in.
@@ -279,11 +286,11 @@ class Heartbeats:
             after = self._answer()
             step = before.step if after.step is None else after.step
             moved = before.moved or after.moved
-            return Answer(before.counts | after.counts, step, before.said | after.said, moved)
+            return Answer(before.counts | after.counts, step, before.raised | after.raised, moved)
         return before
 
     def _answer(self) -> Answer:
-        """What the call under way has brought, nothing while it is not done or when it has failed."""
+        """The result of the call under way; empty while it is not done, or if it has failed."""
         call = self._call
         if call is None or not call.done:
             return Answer({})
@@ -303,10 +310,10 @@ class Heartbeats:
         if step != self._stored_step:
             store.set(f"{STEP_KEY}{rank}", str(step))
             self._stored_step = step
-        for word in self._words:
-            if word.due:
-                store.set(f"{word.key}{rank}", "1")
-                word.done = True
+        for flag in self._flags:
+            if flag.due:
+                store.set(f"{flag.key}{rank}", "1")
+                flag.done = True
         self._answers += 1
         return Answer({0: self._answers})
 
@@ -319,14 +326,14 @@ class Heartbeats:
             self._endpoints.update({rank: text.decode() for rank, text in zip(ranks, endpoints, strict=True)})
         values = store.multi_get([f"{key}{rank}" for key in (HEARTBEAT_KEY, STEP_KEY) for rank in ranks])
         counts = {rank: int(value) for rank, value in zip(ranks, values[: len(ranks)], strict=True)}
-        said = frozenset(
-            word.key
-            for word in self._words
-            if word.due and store.check([f"{word.key}{rank}" for rank in ranks])
+        raised = frozenset(
+            flag.key
+            for flag in self._flags
+            if flag.due and store.check([f"{flag.key}{rank}" for rank in ranks])
         )
         steps = [int(value) for value in values[len(ranks) :]]
         moved, self._others_steps = steps != self._others_steps, steps
-        return Answer(counts, max(steps), said, moved)
+        return Answer(counts, max(steps), raised, moved)
 
     def _probe(self, suspects: list[int]) -> None:
         endpoints = {rank: self._endpoints[rank] for rank in suspects[:MAX_PROBED] if rank in self._endpoints}
@@ -339,4 +346,4 @@ class Heartbeats:
             if self._monitor.record_probe(now, rank, what):
                 lost[rank] = self._monitor.lost[rank]
         if lost and not self._stop.is_set():
-            self._lost(lost)
+            self._listener.lost(lost)

@@ -1,4 +1,4 @@
-"""What a member notices about its round and reports in its Lease: lost members, hangs, progress.
+"""A member notices lost members, hangs and progress of its round, and reports them in its Lease.
 
 The leader watches all members, each member watches the leader: by heartbeats while the round runs, and by
 probes after it has ended for this agent, until the next round (``post_round_probe``). Nothing is reported
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from elasticjob.contract.reports import DrainReport, ProgressReport, RoundReport
 from elasticjob.core.heartbeats import Loss, ProbeResult
@@ -17,122 +17,198 @@ from elasticjob.core.participant import Membership, Participant
 from elasticjob.core.progress import Hang
 from elasticjob.drain.board import StopBoard
 from elasticjob.leases.writer import LeaseWriter
+from elasticjob.store.round_store import RoundStore
 from elasticjob.warm.workers import WarmWorkers
-from elasticjob.watch.heartbeats import FENCED_KEY, PREPARED_KEY, TAKES_PART_KEY, Heartbeats, Word
+from elasticjob.watch.heartbeats import FENCED_KEY, PREPARED_KEY, TAKES_PART_KEY, Heartbeats, MemberFlag
 from elasticjob.watch.post_round_probe import PostRoundProbe
 from elasticjob.watch.step_files import StepReader
+from elasticjob.workers.speakers import Speakers, all_say
 
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class WorkerFiles:
+    """Readers of what the agent's workers write into the round's folder."""
+
+    steps: StepReader
+    board: StopBoard
+    """Whether they take part in drains."""
+    fences: Speakers
+    """Which of them have fenced their checkpoints."""
+    count: int | None
+    """How many workers there are; None if that is unknown."""
+
+    def all_fenced(self) -> bool:
+        """Whether all have fenced their checkpoints."""
+        return all_say(self.fences, self.count)
+
+
 class MemberWatch:
     """One agent's watch, round after round. ``verify_source`` is called while something is wrong with the
-    round."""
+    round. ``warm`` hears when the warm interpreters of all members are prepared."""
 
-    def __init__(self, core: Participant, lease: LeaseWriter, verify_source: Callable[[float], None]) -> None:
-        self._core = core
-        self._lease = lease
-        self._verify_source = verify_source
-        self._heartbeats: Heartbeats | None = None
-        self._post_round_probe: PostRoundProbe | None = None
-        self._left: Heartbeats | None = None
-        self._silent: tuple[int, ...] = ()
-
-    def begin(
+    def __init__(
         self,
-        m: Membership,
-        steps: StepReader,
-        passed: Callable[[], bool],
-        board: StopBoard,
-        fenced: Callable[[], bool],
+        core: Participant,
+        lease: LeaseWriter,
+        verify_source: Callable[[float], None],
         warm: WarmWorkers | None = None,
     ) -> None:
-        """The round is established. ``passed`` tells whether this agent is through with it, ``board`` what
-        its workers say of drains, ``fenced`` whether their checkpoints are fenced, ``warm`` whether the next
-        ones can start at once."""
+        self.core = core
+        self.lease = lease
+        self.verify_source = verify_source
+        self.warm = warm
+        self._round: RoundWatch | None = None
+        self._last: RoundWatch | None = None
 
-        def done() -> bool:
-            # What a thread of a round that was left is still about to report is of that round: after the next
-            # announcement the core would not call it over.
-            return self._heartbeats is not heartbeats or bool(self._core.end_reason()) or passed()
+    def begin(self, m: Membership, store: RoundStore, files: WorkerFiles) -> None:
+        """The round is established."""
+        self._round = RoundWatch(self, m, store, files)
+        self._round.heartbeats.start()
 
-        def lost(found: Mapping[int, Loss]) -> None:
-            if not done():
-                self._report_lost(m, found)
-
-        def hung(hang: Hang) -> None:
-            if not done():
-                self._report_hung(m, hang)
-
-        def progressed(report: ProgressReport, first: bool) -> None:
-            if self._heartbeats is heartbeats:
-                self._progressed(report, first)
-
-        def verify_source(since: float) -> None:
-            if not self._core.end_reason():
-                self._verify_source(since)
-
-        def drainable() -> None:
-            if not done():
-                self._lease.write(drain=DrainReport(m.nonce).dump())
-
-        def all_fenced() -> None:
-            if not done():
-                self._lease.write(fenced=m.nonce)
-
-        def prepared() -> None:
-            if warm is not None and not done():
-                warm.all_prepared()
-
-        words = [Word(TAKES_PART_KEY, board.take_part, drainable), Word(FENCED_KEY, fenced, all_fenced)]
-        if warm is not None:
-            words.append(Word(PREPARED_KEY, warm.prepared, prepared))
-        heartbeats = self._heartbeats = Heartbeats(m, steps, lost, progressed, hung, verify_source, words)
-        heartbeats.start()
-
-    def leave(self, m: Membership) -> None:
-        """The round is over for this agent."""
-        if self._heartbeats is None:
-            return
-        self._heartbeats.leave()
-
-        def lost(found: Mapping[int, Loss]) -> None:
-            if self._post_round_probe is post_round_probe:
-                self._report_lost(m, found, self._core.ended_for_who_leaves())
-
-        post_round_probe = PostRoundProbe(self._heartbeats.watched(), m.limits, lost)
-        self._post_round_probe, self._left = post_round_probe, self._heartbeats
+    def leave(self) -> None:
+        """The round is over for this agent: no more heartbeats. The watched members can be probed."""
+        if self._round is not None:
+            self._round.leave()
+            self._last = self._round
 
     def keep_watching(self) -> None:
         """The next round does not come at once: watch the members that were watched in the last, and let
-        those that do not know of its end be told."""
-        if self._post_round_probe is not None:
-            self._post_round_probe.start()
-        left, self._left = self._left, None
-        if left is not None:
-            left.tell_left()
+        those that do not know of its end hear it from the leader."""
+        if self._last is not None:
+            self._last.keep_watching()
 
     def attach_progress(self) -> None:
         """How far training has come goes with the next write."""
-        report = self._heartbeats.progress() if self._heartbeats is not None else None
+        if self._round is not None:
+            self._round.attach_progress()
+
+    def stop_heartbeats(self) -> None:
+        """This agent has left the round."""
+        if self._round is not None:
+            self._round.stop_heartbeats()
+        self._round = None
+
+    def stop_post_round_probe(self) -> None:
+        """There is a next round, or there will be none."""
+        if self._last is not None:
+            self._last.stop_post_round_probe()
+        self._last = None
+
+
+class RoundWatch:
+    """One round: its heartbeats, the probes after it, and the reports on what they find (``Listener``)."""
+
+    def __init__(self, watch: MemberWatch, m: Membership, store: RoundStore, files: WorkerFiles) -> None:
+        self._watch = watch
+        self._core = watch.core
+        self._lease = watch.lease
+        self._m = m
+        self._store = store
+        self._left = False
+        """A thread may still be about to report of this round, when the next announcement has been made and
+        the core no longer calls this one over."""
+        self._silent: tuple[int, ...] = ()
+        flags = [
+            MemberFlag(TAKES_PART_KEY, files.board.take_part, self._all_take_part),
+            MemberFlag(FENCED_KEY, files.all_fenced, self._all_fenced),
+        ]
+        if watch.warm is not None:
+            flags.append(MemberFlag(PREPARED_KEY, watch.warm.prepared, self._all_prepared))
+        self.heartbeats = Heartbeats(m, files.steps, self, flags)
+        self._probe: PostRoundProbe | None = None
+        self._leader_tells = True
+
+    def leave(self) -> None:
+        """See ``MemberWatch``."""
+        self.heartbeats.leave()
+        self._probe = PostRoundProbe(self.heartbeats.watched(), self._m.limits, self._lost_after_round)
+
+    def keep_watching(self) -> None:
+        """See ``MemberWatch``."""
+        if self._probe is not None:
+            self._probe.start()
+        if self._leader_tells:
+            self._leader_tells = False
+            self.heartbeats.tell_left()
+
+    def attach_progress(self) -> None:
+        """See ``MemberWatch``."""
+        report = self.heartbeats.progress()
         if report is not None:
             self._lease.attach(progress=report.dump())
 
     def stop_heartbeats(self) -> None:
-        """This agent has left the round."""
-        if self._heartbeats is not None:
-            self._heartbeats.stop()
-        self._heartbeats = None
+        """See ``MemberWatch``."""
+        self._left = True
+        self.heartbeats.stop()
 
     def stop_post_round_probe(self) -> None:
-        """There is a next round, or there will be none."""
-        if self._post_round_probe is not None:
-            self._post_round_probe.stop()
-        self._post_round_probe = self._left = None
-        self._silent = ()
+        """See ``MemberWatch``."""
+        probe, self._probe = self._probe, None
+        if probe is not None:
+            probe.stop()
 
-    def _report_lost(self, m: Membership, lost: Mapping[int, Loss], expected: bool = False) -> None:
+    # -- from the threads ----------------------------------------------------------------------------------
+
+    def lost(self, found: Mapping[int, Loss]) -> None:
+        """See ``Listener``."""
+        if not self._over():
+            self._report_lost(found)
+
+    def progressed(self, report: ProgressReport, first: bool) -> None:
+        """The round's first step is written at once, others with the next renewal."""
+        if self._left:
+            return
+        if first:
+            self._lease.write(progress=report.dump())
+        else:
+            self._lease.attach(progress=report.dump())
+
+    def hung(self, hang: Hang) -> None:
+        """Report a hang, with how far training has come."""
+        if self._over():
+            return
+        logger.warning("round %d hangs: %s", self._m.number, hang.text)
+        self.attach_progress()
+        report = RoundReport(
+            self._m.nonce,
+            established=True,
+            silent_ranks=self._silent,
+            hung=True,
+            silent_milliseconds=round(hang.silent_seconds * 1000),
+            message=hang.text,
+        )
+        self._lease.write(report=report.dump())
+
+    def verify_source(self, since: float) -> None:
+        """See ``Listener``."""
+        if not self._core.end_reason():
+            self._watch.verify_source(since)
+
+    def _over(self) -> bool:
+        return self._left or bool(self._core.end_reason()) or self._store.passed
+
+    def _all_take_part(self) -> None:
+        if not self._over():
+            self._lease.write(drain=DrainReport(self._m.nonce).dump())
+
+    def _all_fenced(self) -> None:
+        if not self._over():
+            self._lease.write(fenced=self._m.nonce)
+
+    def _all_prepared(self) -> None:
+        if self._watch.warm is not None and not self._over():
+            self._watch.warm.all_prepared()
+
+    def _lost_after_round(self, found: Mapping[int, Loss]) -> None:
+        if self._probe is not None:
+            self._report_lost(found, self._core.ended_for_who_leaves())
+
+    def _report_lost(self, lost: Mapping[int, Loss], expected: bool = False) -> None:
         """``expected``: the round has ended because members leave, and perhaps these are they."""
+        m = self._m
         for rank, loss in lost.items():
             if expected:
                 logger.info("round %d is over: group rank %d has gone: %s", m.number, rank, loss.text)
@@ -146,24 +222,3 @@ class MemberWatch:
             self._silent = tuple(sorted({*self._silent, *lost}))
             report = replace(report, established=True, silent_ranks=self._silent)
         self._lease.write(report=report.dump())
-
-    def _report_hung(self, m: Membership, hang: Hang) -> None:
-        """On the leader: training has not got on for too long."""
-        logger.warning("round %d hangs: %s", m.number, hang.text)
-        self.attach_progress()
-        report = RoundReport(
-            m.nonce,
-            established=True,
-            silent_ranks=self._silent,
-            hung=True,
-            silent_milliseconds=round(hang.silent_seconds * 1000),
-            message=hang.text,
-        )
-        self._lease.write(report=report.dump())
-
-    def _progressed(self, report: ProgressReport, first: bool) -> None:
-        """The round's first step is written at once, others with the next renewal."""
-        if first:
-            self._lease.write(progress=report.dump())
-        else:
-            self._lease.attach(progress=report.dump())

@@ -1,9 +1,9 @@
-"""After a worker failure has ended the round: which of its members are gone?
+"""Probes the members of a round that has ended, to find those that are gone.
 
 A machine that dies breaks its peers' collectives. Their workers fail, the round ends and with it the
 heartbeats, before the dead member's silence is noticed. So the agents that watched it keep
 probing it while they wait for the next round. A live agent keeps its port open until a later round is
-established, and accepts connections whatever else it does.
+established, and accepts connections even while it is busy.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The way that is left to a member that cannot write its Lease: the round's store.
+"""A member that cannot write its Lease reports through the round's store, and its peers pass that on.
 
-The API server may refuse its token, or be out of its reach, while its peers are well. So it says there that
-it cannot write, and why; later that it has left the round, and of which failure. The leader passes that on in
-its own Lease; for a leader that cannot write, the members after it do.
+The API server may refuse its token, or be out of its reach, while its peers are well. So it stores why it
+cannot write, and later that it has left the round, and with which failure. The leader passes that on in its
+own Lease; for a leader that cannot write, the members after it do.
 
-Words are appended to a log: a counter, and a key for each word. Nobody has to be there before, so agents of
-other versions need not know of it.
+Messages are appended to a log: a counter, and a key for each message. No key has to exist before, so agents
+of other versions are not disturbed.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from elasticjob.store.errors import CannotConnect, StoreGone
 
 logger = logging.getLogger(__name__)
 
-MAX_WORDS = 256
-"""Words that are read at once."""
+MAX_MESSAGES = 256
+"""How many messages are read at once."""
 COUNT_KEY = "elasticjob/cutoff/count"
-WORD_KEY = "elasticjob/cutoff/word/"
+MESSAGE_KEY = "elasticjob/cutoff/word/"
 
 
 class Relay:
@@ -41,8 +41,8 @@ class Relay:
         self._membership = m
         self._publish = publish
         self._lock = threading.Lock()
-        self._own = self._said = CutOff(m.group_rank, "")
-        self._saying = False
+        self._own = self._stored = CutOff(m.group_rank, "")
+        self._storing = False
         self._cut_off: dict[int, CutOff] = {}
         self._published: RelayReport | None = None
         self._read = 0
@@ -50,37 +50,37 @@ class Relay:
         self._thread = threading.Thread(target=self._listen, name="elasticjob-relay", daemon=True)
 
     def begin(self) -> None:
-        """Listen, if this is one of those that pass on."""
+        """Start to listen, if this is one of the members that pass on."""
         if self._membership.size > 1 and self._membership.group_rank < RELAYING_RANKS:
             self._thread.start()
 
     def stop(self) -> bool:
-        """Another round is there, or none will be. Returns whether something stands published."""
+        """Stop listening: the round is over. Returns whether a report is still published."""
         self._stop.set()
         return self._published is not None
 
     # -- for this agent ------------------------------------------------------------------------------------
 
     def trouble(self, why: str) -> None:
-        """Writes of this agent's Lease have failed for a while, for this reason; "": they succeed again."""
+        """Writes of this agent's Lease fail for this reason; "" if they succeed again."""
         with self._lock:
             if bool(why) != bool(self._own.why):
                 self._own = replace(self._own, why=why)
-        self._say()
+        self._store_news()
 
     def leave(self, failure: FailureReport | None) -> None:
         """This agent has left the round."""
         with self._lock:
             self._own = replace(self._own, left=True, failure=failure)
-        self._say()
+        self._store_news()
 
-    def _say(self) -> None:
-        """Tell the others what they do not know, from a thread of its own: a store may block for ever."""
+    def _store_news(self) -> None:
+        """Store what the others do not know yet, from a thread of its own: a store may block for ever."""
         with self._lock:
-            news = self._own != self._said and bool(self._own.why or self._said.why)
-            if not news or self._saying or self._stop.is_set() or self._membership.size == 1:
+            news = self._own != self._stored and bool(self._own.why or self._stored.why)
+            if not news or self._storing or self._stop.is_set() or self._membership.size == 1:
                 return
-            self._saying = True
+            self._storing = True
         threading.Thread(target=self._append, name="elasticjob-cutoff", daemon=True).start()
 
     def _append(self) -> None:
@@ -89,13 +89,13 @@ class Relay:
             m = self._membership
             store = cast(KeyValueStore, PrefixStore(m.prefix, connect(m.leader_endpoint)))
             number = store.add(COUNT_KEY, 1)
-            store.set(f"{WORD_KEY}{number}", own.dump())
-            # That waits for no answer: a connection that is closed at once may take it along.
-            store.get(f"{WORD_KEY}{number}")
+            store.set(f"{MESSAGE_KEY}{number}", own.dump())
+            # ``set`` waits for no answer: a connection that is closed at once may lose it.
+            store.get(f"{MESSAGE_KEY}{number}")
         except Exception as error:  # noqa: BLE001 - the next write that fails is the next occasion
             logger.debug("cannot tell the others that this agent cannot write: %s", error)
             with self._lock:
-                self._saying = False
+                self._storing = False
             return
         if own.why:
             logger.warning(
@@ -104,8 +104,8 @@ class Relay:
                 ", and that it has left the round" if own.left else "",
             )
         with self._lock:
-            self._said, self._saying = own, False
-        self._say()  # what has changed meanwhile
+            self._stored, self._storing = own, False
+        self._store_news()  # what has changed meanwhile
 
     # -- for the others ------------------------------------------------------------------------------------
 
@@ -117,7 +117,7 @@ class Relay:
         while not self._stop.wait(period):
             try:
                 if call is None:
-                    call = connection.submit(self._new_words)
+                    call = connection.submit(self._new_messages)
                 with changed:
                     if not call.done:
                         changed.wait(period)
@@ -137,28 +137,28 @@ class Relay:
         m = self._membership
         return StoreConnection(lambda: connect(m.leader_endpoint), m.prefix, changed)
 
-    def _new_words(self, store: KeyValueStore) -> list[bytes]:
+    def _new_messages(self, store: KeyValueStore) -> list[bytes]:
         count = store.add(COUNT_KEY, 0)
-        words: list[bytes] = []
-        while self._read < count and len(words) < MAX_WORDS:
-            key = f"{WORD_KEY}{self._read + 1}"
+        messages: list[bytes] = []
+        while self._read < count and len(messages) < MAX_MESSAGES:
+            key = f"{MESSAGE_KEY}{self._read + 1}"
             if not store.check([key]):
-                break  # it is being said
-            words.append(store.get(key))
+                break  # its writer has only counted it yet
+            messages.append(store.get(key))
             self._read += 1
-        return words
+        return messages
 
-    def _take(self, words: list[bytes]) -> None:
-        for word in words:
+    def _take(self, messages: list[bytes]) -> None:
+        for message in messages:
             try:
-                one = CutOff.parse(word[: MAX_WORD_BYTES + 1].decode("utf-8", "replace"))
+                one = CutOff.parse(message[: MAX_WORD_BYTES + 1].decode("utf-8", "replace"))
             except RecordError as error:
                 logger.debug("relay: %s", error)
                 continue
             if one.group_rank >= self._membership.size:
                 continue
             if one.why:
-                # In an outage of the API server all members say so.
+                # In an outage of the API server all members report this.
                 logger.log(
                     logging.WARNING if one.left else logging.DEBUG,
                     "round %d: group rank %d cannot write its Lease (%s)%s",
@@ -173,7 +173,7 @@ class Relay:
         self._pass_on()
 
     def _pass_on(self) -> None:
-        """The leader speaks for the others; they for it and each other, while it is cut off itself."""
+        """Publish for the others: the leader for all, the other members only while the leader is cut off."""
         own = self._membership.group_rank
         others = [one for rank, one in self._cut_off.items() if rank != own]
         if own != 0 and 0 not in self._cut_off:

@@ -27,11 +27,11 @@ logger = logging.getLogger(__name__)
 
 PREFIX = FOLDER_PREFIX
 READS = 3
-"""How often a file is read when its writer comes between; then what was read before stands."""
+"""How often to read a file whose writer changes it meanwhile; after that the last good value is kept."""
 
 
 class StepFiles:
-    """The folders of one agent, one after the other."""
+    """One agent's folders, one after the other."""
 
     def __init__(self) -> None:
         self._held: list[tuple[str, int]] = []
@@ -65,7 +65,7 @@ class StepFiles:
         return StepReader("")
 
     def remove(self) -> None:
-        """Remove the folder; workers that still write do so to no avail."""
+        """Remove the folder; what workers still write is lost."""
         while self._held:
             try:
                 folder, lock = self._held.pop()
@@ -80,7 +80,7 @@ class StepFiles:
 
 
 class StepReader:
-    """The steps of one round's workers on this agent. Without a folder there are none."""
+    """The steps of one round's workers on this agent. An empty ``folder`` has no steps."""
 
     def __init__(self, folder: str, workers: Callable[[], Sequence[AgentWorker]] = tuple) -> None:
         self.folder = folder
@@ -102,16 +102,18 @@ class StepReader:
 
     def _read(self) -> Steps | None:
         try:
-            look = self._speakers.look()
+            files = self._speakers.scan()
         except OSError:  # the folder is gone, or there are no descriptors left
             return self._steps
-        self._steps = merge(self._steps, _read_files(look.speaking), _read_files([*look.silent, *look.ended]))
-        self._speakers.forget(look.ended)
+        self._steps = merge(
+            self._steps, _read_files(files.speaking), _read_files([*files.silent, *files.ended])
+        )
+        self._speakers.forget(files.ended)
         return self._steps
 
 
 def merge(known: Steps | None, speaking: Sequence[Steps], others: Sequence[Steps]) -> Steps | None:
-    """What was ``known`` with what is read now. Of ``others`` it counts that they have reported, and when."""
+    """Merge what was ``known`` with what is read now. ``others`` count only for when they have reported."""
     if not speaking:
         return known
     everything = [*([known] if known else []), *speaking, *others]
@@ -126,7 +128,7 @@ def _read_files(paths: Sequence[str]) -> list[Steps]:
 
 
 def read_file(path: str) -> Steps | None:
-    """What a worker has said last; None if it has said nothing, or its numbers don't belong together."""
+    """A worker's last report; None if there is none yet, or it is only half written."""
     for _ in range(READS):
         try:
             with open(path, "rb", buffering=0) as file:

@@ -1,1 +1,4 @@
-"""In the agent: the processes that torch started for a round, and how they end."""
+"""The processes that torch started for a round: how they end, why they fail, what they leave behind.
+
+Runs in torchrun's agent, in threads of its own, and touches workers only by signals and ``/proc``.
+"""

@@ -1,8 +1,8 @@
-"""When the agent's workers end, to the millisecond, and with which status.
+"""Watches when the agent's workers end, to the millisecond, and with which status.
 
 One thread waits for all of them (pidfds), which costs nothing while they run. It only peeks at a status
 (WNOWAIT) and leaves it for torch, which polls ten times a second. If torch was faster, the status is None
-here, and torch has it. Where there are no pidfds (macOS, a sandbox that forbids them), the thread polls
+here, and torch has it. Without pidfds (macOS, a sandbox that forbids them), the thread polls
 twenty times a second.
 """
 
@@ -26,11 +26,11 @@ logger = logging.getLogger(__name__)
 START_POLL_SECONDS = 0.02
 """How often the thread asks whether the workers are there, from the barrier to their start."""
 POLL_SECONDS = 0.05
-"""How often it looks without pidfds."""
+"""How often it polls without pidfds."""
 IDLE_SECONDS = 1.0
 """How often it checks whether it has to end."""
-LOOK_SECONDS = 5.0
-"""How often it looks at what the workers have started."""
+INSPECT_SECONDS = 5.0
+"""How often it inspects what the workers have started."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +44,15 @@ class WorkerExit:
 
 
 class WorkerExitWatcher:
-    """Watches the workers of one round. ``find`` gives their pids by local rank, None before they start;
-    ``look`` is called while they run, now and then, and when one has ended."""
+    """Watches the workers of one round. ``find`` returns their pids by local rank, None before they start.
+    ``inspect`` is called every few seconds while they run, and when one has ended."""
 
     def __init__(
-        self, find: Callable[[], Mapping[int, int] | None], look: Callable[[], None] = lambda: None
+        self, find: Callable[[], Mapping[int, int] | None], inspect: Callable[[], None] = lambda: None
     ) -> None:
         self._find = find
-        self._look = look
-        self._look_at = 0.0
+        self._inspect = inspect
+        self._inspect_at = 0.0
         self._stop = threading.Event()
         self._changed = threading.Condition()
         self._exits: list[WorkerExit] = []
@@ -99,14 +99,14 @@ class WorkerExitWatcher:
             logger.debug("cannot find the workers; retrying", exc_info=True)
             return None
 
-    def _look_below(self, at_once: bool = False) -> None:
+    def _inspect_below(self, at_once: bool = False) -> None:
         """Never raises: the ends of workers are what this thread is for."""
         now = time.monotonic()
-        if now < self._look_at and not at_once:
+        if now < self._inspect_at and not at_once:
             return
-        self._look_at = now + LOOK_SECONDS
+        self._inspect_at = now + INSPECT_SECONDS
         try:
-            self._look()
+            self._inspect()
         except Exception:
             logger.debug("cannot look at what the workers have started", exc_info=True)
 
@@ -120,7 +120,7 @@ class WorkerExitWatcher:
                 self._record_exit(rank, ExitStatus.UNKNOWN)
             except (AttributeError, OSError):
                 if exit_status(os.P_PID, pid) is ExitStatus.UNKNOWN:
-                    self._forget(rank)  # no child of this process: there is nothing to see
+                    self._forget(rank)  # no child of this process: its end cannot be seen
             else:
                 files.callback(os.close, file)
                 by_file[file] = rank
@@ -133,7 +133,7 @@ class WorkerExitWatcher:
                 found_at_once.append((by_file[file], exit_status(os.P_PIDFD, file)))
             for rank, found in sorted(found_at_once, key=_stopped):
                 self._record_exit(rank, found)
-            self._look_below(at_once=bool(found_at_once))
+            self._inspect_below(at_once=bool(found_at_once))
             for rank in sorted(unseen):
                 found = exit_status(os.P_PID, self._running[rank])
                 if found is not ExitStatus.RUNNING:
@@ -154,7 +154,7 @@ class WorkerExitWatcher:
 
 
 def _stopped(end: tuple[int, int | ExitStatus]) -> tuple[bool, int]:
-    """Sorts those that are all dead when this thread gets to look: torch sends SIGTERM to the others when one
+    """The sort key of workers that were all found dead at once: torch sends SIGTERM to the others when one
     has failed, so one that SIGTERM ended was not the first."""
     rank, found = end
     return found == -signal.SIGTERM, rank

@@ -1,12 +1,12 @@
 """Why a round's workers failed, as this agent reports it.
 
-Two sources are combined. The times come from our own thread (``worker_exits``): the first worker that ended
+Two sources are combined. The times come from our own thread (``exits``): the first worker that ended
 with a status other than 0 counts, because the others were stopped for it. Exit code and message come from
 torch's own result (``torch_agent``). Either source is enough; without both, the report says "exit code
 unknown".
 
-A worker that was stopped must not look like a failure: whatever ends after
-:meth:`RoundWorkers.mark_stopping` was stopped.
+A worker that was stopped must not count as a failure: all that end after
+:meth:`RoundWorkers.mark_stopping` were stopped.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class RoundWorkers:
         try:
             if agent is not None:
                 self._listed = AgentWorkers(agent)
-                self._exits = WorkerExitWatcher(self._pids, self._look)
+                self._exits = WorkerExitWatcher(self._pids, self._inspect)
                 self._exits.start()
         except SignalException:
             raise
@@ -77,11 +77,11 @@ class RoundWorkers:
             return ()
 
     def round_ended(self) -> None:
-        """The record says that the round is over: what fails from now on explains nothing."""
+        """The round is over by its record: a failure from now on is not its cause."""
         self._round_ended_at = self._round_ended_at or time.monotonic()
 
     def mark_stopping(self) -> None:
-        """From now on torch, or we, stop the workers: what ends is no failure."""
+        """torch, or this agent, now stops the workers: their ends are no failures."""
         self._stopping_since = self._stopping_since or time.monotonic()
 
     def mark_succeeded(self) -> None:
@@ -89,8 +89,7 @@ class RoundWorkers:
         self._succeeded = True
 
     def mark_healthy(self) -> None:
-        """torch asks for waiting nodes, as it does each time when it has looked at the workers and none has
-        failed."""
+        """torch asks for waiting nodes, which it does after each check that found no failed worker."""
         self._healthy_at, self._asked_at = self._asked_at, time.monotonic()
 
     def has_ended_well(self, local_rank: int | None) -> bool:
@@ -108,8 +107,8 @@ class RoundWorkers:
         )
 
     def end_leftovers(self, number: int, spared: Collection[int]) -> Ending | None:
-        """Begin to end what the workers have left behind in round ``number``; None if that is nothing. torch
-        has stopped them."""
+        """Begin to end what the workers, which torch has stopped, have left behind in round ``number``; None
+        if they left nothing."""
         try:
             found = self._leftovers.find(self.listed(), spared)
             return Ending(number, found) if found else None
@@ -133,10 +132,10 @@ class RoundWorkers:
         self._find_error_files(workers)
         return {worker.local_rank: worker.pid for worker in workers}
 
-    def _look(self) -> None:
+    def _inspect(self) -> None:
         workers = self.listed()
         self._find_error_files(workers)
-        self._leftovers.look(workers)
+        self._leftovers.remember(workers)
 
     def _find_error_files(self, workers: Sequence[AgentWorker]) -> None:
         """A warm worker has its own only after a while."""
@@ -216,8 +215,8 @@ def first_noticed(failures: Sequence[FailedWorker]) -> FailedWorker | None:
 
 
 def describe(code: int | None, text: str, new_oom_kills: int = 0, error_file: str = "") -> str:
-    """The failure in words: what is known of the exception, else how the process ended, and the file that has
-    its output, if it is not in the pod's log."""
+    """A sentence about the failure: the exception if it is known, otherwise how the process ended, and the
+    file that has its output, if that is not in the pod's log."""
     if code is None:
         end = UNKNOWN
     elif code < 0:
@@ -231,7 +230,7 @@ def describe(code: int | None, text: str, new_oom_kills: int = 0, error_file: st
     if error_file and not text:
         end += f"; its output is in {error_file} of the pod"
     if text:
-        # An exit code of 1 is what an exception always gives: nothing to say beside it.
+        # Every exception gives an exit code of 1, so that is left out.
         whole = text if code in (None, 1) else f"{end}: {text}"
     elif code is not None and code > 0:
         whole = f"{end}; {NO_ERROR_TEXT}"
@@ -255,9 +254,9 @@ def shell_signal(code: int) -> str:
 
 
 def oom_kills(cgroup: Path = CGROUP) -> int | None:
-    """How many processes of this container the kernel has killed for want of memory; None if it does not say.
+    """The OOM kills in this container so far; None if the kernel does not count them.
 
-    Kubernetes does not say it of a container whose first process, torchrun, lives on.
+    Kubernetes does not report them while the container's first process, torchrun, lives on.
     """
     for name in ("memory.events", "memory/memory.oom_control"):
         try:

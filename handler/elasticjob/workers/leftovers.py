@@ -1,8 +1,8 @@
 """Ends what the workers of a round have left behind, before those of the next are started.
 
 torch ends the process group of a worker that still runs, and nothing of one that has ended by itself: its
-children live on. They hold the memory of GPUs, so the next round fails, and the one after it. Here counts
-whatever is known to descend from one of the round's workers, and nothing else:
+children live on. They hold the memory of GPUs, so the next round fails, and the one after it. A process
+is ended if it is known to descend from one of the round's workers:
 
 - what is in a worker's session or process group (torch starts each worker in a session of its own);
 - what was seen below a worker while it ran;
@@ -29,7 +29,7 @@ from elasticjob.workers.torch_agent import AgentWorker
 logger = logging.getLogger(__name__)
 
 TERM_SECONDS = 1.0
-"""From SIGTERM to SIGKILL."""
+"""Seconds from SIGTERM to SIGKILL."""
 GONE_SECONDS = 5.0
 """How long the next workers wait until what was killed is gone: a GPU's memory is given back then."""
 POLL_SECONDS = 0.02
@@ -45,8 +45,8 @@ def left_behind(
 ) -> list[Process]:
     """Which of the processes that are ``seen`` now, by pid, the workers have left behind; not the workers.
 
-    ``descended`` are pid and birth of those that are known to descend from them. A worker that still runs has
-    left nothing behind. Those that are ``spared`` are left alone, and so is what they have started.
+    ``descended`` are pid and birth of processes that are known to descend from them. A worker that still runs
+    has left nothing behind. Those that are ``spared``, and what they have started, are not among them.
     """
     ended = [one for one in workers if not _runs(seen.get(one.pid), one)]
     leaders = {one.pid for one in ended}
@@ -78,8 +78,8 @@ class Leftovers:
         self._descended: dict[int, int] = {}
         """Their births, by pid."""
 
-    def look(self, workers: Sequence[AgentWorker]) -> None:
-        """Remember what is below the workers now. Raises OSError."""
+    def remember(self, workers: Sequence[AgentWorker]) -> None:
+        """Remember the processes below the workers, as they are now. Raises OSError."""
         roots = [one.pid for one in workers if _runs(processes.find(one.pid), one)]
         with self._lock:
             known = dict(self._descended)
@@ -91,7 +91,7 @@ class Leftovers:
             self._descended = {**alive, **{one.pid: one.born for one in found}}
 
     def find(self, workers: Sequence[AgentWorker], spared: Collection[int]) -> list[Process]:
-        """What they have left behind. Raises OSError."""
+        """The processes that they have left behind. Raises OSError."""
         if not workers:
             return []
         seen = processes.table()
@@ -101,7 +101,7 @@ class Leftovers:
         return left_behind(seen, workers, descended, {*spared, *_ancestors(seen, os.getpid())})
 
     def _marked(self, seen: Mapping[int, Process], since: int) -> set[tuple[int, int]]:
-        """Those whose first environment is that of a worker of this round."""
+        """Processes that were started with the environment of a worker of this round: pid and birth."""
         own_has_it = "TORCHELASTIC_RUN_ID" in os.environ
         if not self._mark or own_has_it:
             return set()
@@ -130,7 +130,7 @@ class Ending:
         self._thread.start()
 
     def join(self) -> None:
-        """Wait until they are gone, or have been killed and do not go."""
+        """Wait until they are gone; not for ever, if SIGKILL does not end them."""
         self._thread.join(TERM_SECONDS + 2 * GONE_SECONDS)
 
     def _run(self) -> None:
@@ -159,8 +159,8 @@ class Ending:
             processes.send(one.pid, one.born, signal.SIGCONT)
 
     def _living(self) -> list[Process]:
-        """Those that are still there, and what they have started since. Those that torchrun has inherited are
-        reaped."""
+        """The processes that still live, and what they have started since. Reaps those that torchrun has
+        inherited."""
         living = []
         for one in list(self._known.values()):
             now = processes.find(one.pid)

@@ -59,7 +59,7 @@ def limit() -> int:
 
 
 def shortfall(agents: int, workers: int) -> str:
-    """What is wrong with the limit of the leader of this many agents and workers; "" if it is enough."""
+    """Why the limit is too low for the leader of this many agents and workers; "" if it is not."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = needed(agents, workers)
     if soft == resource.RLIM_INFINITY or soft >= files:

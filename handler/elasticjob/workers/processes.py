@@ -1,7 +1,6 @@
-"""What the kernel says of processes (Linux; elsewhere there are none).
+"""Reads processes from ``/proc`` (Linux; other systems show no processes).
 
-A process may call itself anything, and the kernel cuts its name in the middle of a letter: all is read as
-bytes.
+All is read as bytes: a process may have any name, and the kernel cuts it in the middle of a letter.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ class Process:
 
 
 def find(pid: int) -> Process | None:
-    """This process, None if there is none. Raises OSError if this process has no descriptors left."""
+    """The process with this pid; None if it is gone. Raises OSError if descriptors are exhausted."""
     return parse(pid, read(pid, "stat"))
 
 
 def parse(pid: int, stat: bytes) -> Process | None:
-    """What is in ``/proc/PID/stat``. The name stands in brackets, and may have brackets and spaces."""
+    """Parse ``/proc/PID/stat``. The name is in brackets, and may contain brackets and spaces."""
     name, _, rest = stat.rpartition(b")")
     fields = rest.split()
     if len(fields) < 20:

@@ -25,7 +25,7 @@ MOST_PARENTS = 64
 
 @dataclass
 class Speaker:
-    """A process with a file. ``worker`` is the local rank, None as long as it is not known."""
+    """A process with a file. ``worker`` is its worker's local rank, None while that is unknown."""
 
     name: str
     pid: int
@@ -43,20 +43,22 @@ class Speaker:
         return now is not None and now.alive and now.born == self.born
 
 
-class Look(NamedTuple):
-    """Files, by what their processes do: they speak, those of the agent's workers first; they live, but do
-    not speak; they have ended, and speak no more, so that their files may be removed. ``ranks`` are the local
-    ranks of those that speak, None where that is not known."""
+class SpeakerFiles(NamedTuple):
+    """The paths of the files, by what their processes do."""
 
     speaking: list[str]
+    """They speak for a worker; those of the agent's workers come first."""
     ranks: list[int | None]
+    """The local rank of each one that speaks; None if it is unknown."""
     silent: list[str]
+    """They live, but another process speaks for their worker."""
     ended: list[str]
+    """They have ended: these files may be removed."""
 
 
 class Speakers:
-    """The files that end with ``suffix``. ``workers`` gives those of the agent, none while they are not
-    known: then each process counts as a worker in ``look``."""
+    """The files that end with ``suffix``. ``workers`` lists the agent's workers; it is empty while they are
+    unknown, and then ``scan`` takes each process for a worker."""
 
     def __init__(
         self, folder: str, suffix: str, workers: Callable[[], Sequence[AgentWorker]] = tuple
@@ -65,21 +67,21 @@ class Speakers:
         self._suffix = suffix
         self._workers = workers
         self._known: dict[str, Speaker] = {}
-        self._looks = 0
+        self._scans = 0
         self._lock = threading.Lock()
 
-    def look(self) -> Look:
-        """What there is now. Raises OSError."""
+    def scan(self) -> SpeakerFiles:
+        """Read the folder. Raises OSError."""
         with self._lock:
-            return self._look()
+            return self._scan()
 
-    def _look(self) -> Look:
+    def _scan(self) -> SpeakerFiles:
         self._read_names()
         by_worker: dict[object, list[Speaker]] = {}
         for one in sorted(self._known.values(), key=lambda one: one.order):
             key: object = one.name if one.worker is None else one.worker
             by_worker.setdefault(key, []).append(one)
-        look = Look([], [], [], [])
+        files = SpeakerFiles([], [], [], [])
         for key in sorted(by_worker, key=lambda key: (not isinstance(key, int), str(key))):
             found = by_worker[key]
             first = found[0]
@@ -88,10 +90,10 @@ class Speakers:
                 first = living[0] if living else found[-1]
                 for one in found:
                     if one is not first:
-                        (look.silent if one in living else look.ended).append(self._path(one))
-            look.speaking.append(self._path(first))
-            look.ranks.append(first.worker)
-        return look
+                        (files.silent if one in living else files.ended).append(self._path(one))
+            files.speaking.append(self._path(first))
+            files.ranks.append(first.worker)
+        return files
 
     def workers(self) -> set[int]:
         """Local ranks of the agent's workers that have a file, or had one that was not forgotten. Raises
@@ -114,7 +116,7 @@ class Speakers:
     def _read_names(self) -> None:
         with os.scandir(self.folder) as entries:
             made = {entry.name: entry for entry in entries}
-        self._looks += 1
+        self._scans += 1
         for name, entry in made.items():
             words = _words(name, self._suffix)
             if words is None or name in self._known:
@@ -123,7 +125,7 @@ class Speakers:
             now = processes.find(pid) if pid else None
             born = -1 if now is None else now.born
             # Of those that come into sight together, the file that was made first.
-            order = self._looks, entry.stat().st_ctime_ns
+            order = self._scans, entry.stat().st_ctime_ns
             self._known[name] = Speaker(name, pid, parent, session, born, order)
         workers = self._workers()
         for one in self._known.values():
@@ -160,8 +162,7 @@ def _worker_of(one: Speaker, workers: Sequence[AgentWorker]) -> int | None:
 
 
 def all_say(speakers: Speakers, workers: int | None) -> bool:
-    """On the agent: whether each of its ``workers`` has said so. Where their number is not known, none
-    has."""
+    """Whether each of the agent's ``workers`` has a file; False if their number is unknown."""
     try:
         return bool(workers) and len(speakers.workers()) == workers
     except OSError:  # the folder is gone, or there are no descriptors left

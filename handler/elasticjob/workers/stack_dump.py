@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 FAULTHANDLER_ENV = "PYTHONFAULTHANDLER"
 FREEZE_SECONDS = 0.5
-"""From seeing the record to the first dump: for the record to reach all other agents."""
+"""The pause before the first dump, in which the record reaches all other agents."""
 ONE_SECONDS, ALL_SECONDS = 2.0, 5.0
 """How long to wait until a worker, and until all workers, have written their stacks and ended."""
 POLL_SECONDS = 0.01
@@ -66,7 +66,7 @@ class StackDump:
         self._since = 0.0
 
     def freeze(self, number: int, workers: Sequence[AgentWorker], still: Callable[[], bool]) -> None:
-        """Stop the workers, once for the round ``number``; ``still`` says whether it is still this round.
+        """Stop the workers, once for the round ``number``; ``still`` returns whether it is still this round.
         Raises OSError if this process has no descriptors left."""
         with self._lock:
             if self._number == number or not workers or sys.platform != "linux":

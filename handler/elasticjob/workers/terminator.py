@@ -29,8 +29,8 @@ AGAIN_SECONDS = 0.5
 class WorkerTerminator:
     """Sees to it that the workers of a round that is over end within ``grace_seconds`` seconds.
 
-    ``workers`` tells what is known of the workers, None while this agent is in no round. Only those that
-    torch's agent lists are touched.
+    ``workers`` returns the active round's workers, None between two rounds. Only workers that torch's agent
+    lists are signalled.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class WorkerTerminator:
         _later(DUMP_SECONDS, dump)
 
     def dump(self) -> None:
-        """In the main thread: if the round hung, let the workers write their stacks and end."""
+        """Let the workers of a round that hung write their stacks and end. Called in the main thread."""
         m, workers = self._core.membership, self._workers()
         if m is not None and workers is not None and self._core.round_hung():
             self._stacks.freeze(m.number, workers.listed(), lambda: True)

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class FailedWorker:
-    """A worker that torch found failed. ``text`` is what its error file says, "" if it wrote none.
+    """A worker that torch found failed. ``text`` is from its error file, "" if it wrote none.
 
     Among them are workers that torch itself stopped because another had failed.
     """
@@ -35,7 +35,7 @@ class FailedWorker:
     exit_code: int
     text: str
     noticed: int
-    """Seconds since the epoch, whole ones: from the error file, else when torch looked."""
+    """Whole seconds since the epoch: from the error file, or when torch found the failure."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def _calling_agent(frame: FrameType | None) -> AgentCall:
 
 
 def final_failures(error: BaseException | None) -> tuple[FailedWorker, ...]:
-    """The failures for which the agent gives up, if ``error`` is torch's word for that."""
+    """The failures for which the agent gives up, if ``error`` is a ChildFailedError."""
     return _failed_workers(error.failures.values()) if isinstance(error, ChildFailedError) else ()
 
 
@@ -105,8 +105,8 @@ def local_world_size(agent: ElasticAgent | None) -> int | None:
 
 
 class AgentWorkers:
-    """The workers that the agent starts next, as it lists them itself: whatever else runs below torchrun is
-    none, and whatever a worker makes of its environment changes nothing. Without an agent there are none."""
+    """The workers that the agent starts next, as it lists them itself. Other processes below torchrun are no
+    workers, and a worker's environment, which it can change, does not matter. No agent has no workers."""
 
     def __init__(self, agent: ElasticAgent | None) -> None:
         self._agent = agent
@@ -141,7 +141,7 @@ def _failed_workers(failures: Iterable[ProcessFailure]) -> tuple[FailedWorker, .
 
 
 def _text(failure: ProcessFailure) -> str:
-    """The exception's type and text. Without an error file torch makes up a message: that says nothing."""
+    """The exception's type and text; "" without an error file, where torch makes up a message."""
     if failure.error_file == "<N/A>":
         return ""
     message: object = failure.message

@@ -25,8 +25,8 @@ def workers_file() -> str:
 
 
 def write_list(folder: str, workers: Sequence[AgentWorker]) -> None:
-    """The agent says in the round's ``folder`` which processes are its workers: a line for each, with pid,
-    RANK and LOCAL_RANK. Never raises OSError; without a folder it says nothing."""
+    """List the agent's workers in the round's ``folder``: a line for each, with pid, RANK and LOCAL_RANK.
+    Never raises OSError; writes nothing if ``folder`` is empty."""
     lines = (f"{worker.pid} {worker.rank} {worker.local_rank}\n" for worker in workers)
     with contextlib.suppress(OSError):
         if folder:

@@ -12,7 +12,7 @@ from elasticjob.contract.names import RELAY_ANNOTATION
 from elasticjob.contract.relay import CutOff, RelayReport
 from elasticjob.core.write_trouble import WriteTrouble
 from elasticjob.store.connect import connect
-from elasticjob.watch.relay import COUNT_KEY, WORD_KEY
+from elasticjob.watch.relay import COUNT_KEY, MESSAGE_KEY
 from tests.unit.handler.joining import Joining, Start, form, two
 from tests.unit.memory_api import Leases
 
@@ -33,7 +33,7 @@ def test_a_member_that_cannot_write_says_so_and_the_end_of_its_worker_to_the_lea
 ) -> None:
     handlers, _, record = two(leases, start)
     leases.refused["b"] = Unauthorized("Unauthorized", 401)
-    handlers[1]._lease.write()
+    handlers[1]._parts.lease.write()
     leases.wait_for(lambda: relayed(leases, "a") == {1: CutOff(1, "Unauthorized")}, "it cannot write")
     text = leases.annotation("a", RELAY_ANNOTATION)
     assert text is not None
@@ -64,14 +64,14 @@ def test_a_leader_that_has_left_the_round_still_hears_of_it(leases: Leases, star
     leases.announced("b", but=record.member_ids[1])
     form(leases, 2, "a", "b")
     assert [one.result().rank for one in joining] == [0, 1]
-    handlers[0]._lease.write()
+    handlers[0]._parts.lease.write()
     leases.wait_for(lambda: leases.annotation("a", RELAY_ANNOTATION) is None, "that was the round before")
 
 
 def test_for_a_leader_that_cannot_write_another_member_speaks(leases: Leases, start: Start) -> None:
     handlers, _, _ = two(leases, start)
     leases.refused["a"] = Forbidden("leases is forbidden", 403)
-    handlers[0]._lease.write()
+    handlers[0]._parts.lease.write()
     leases.wait_for(lambda: relayed(leases, "b") == {0: CutOff(0, "leases is forbidden")}, "it cannot write")
     Joining(handlers[0])
     leases.wait_for(lambda: relayed(leases, "b")[0].left, "it has left the round")
@@ -86,9 +86,9 @@ def test_words_that_make_no_sense_are_passed_over(leases: Leases, start: Start) 
     assert membership is not None
     store = PrefixStore(membership.prefix, connect(record.leader_endpoint))
     for word in ("", "{", '{"groupRank":7,"why":"x"}', "x" * 100_000, CutOff(0, "leader").dump()):
-        store.set(f"{WORD_KEY}{store.add(COUNT_KEY, 1)}", word)
+        store.set(f"{MESSAGE_KEY}{store.add(COUNT_KEY, 1)}", word)
     leases.refused["b"] = Unauthorized("Unauthorized", 401)
-    handlers[1]._lease.write()
+    handlers[1]._parts.lease.write()
     leases.wait_for(lambda: relayed(leases, "a") == {1: CutOff(1, "Unauthorized")}, "it cannot write")
 
 

@@ -109,7 +109,7 @@ def test_the_exit_barrier_of_torch_2_4(leases: Leases, start: Start) -> None:
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive()
-    active = handlers[0]._round
+    active = handlers[0]._rounds.active
     assert active is not None
     assert active.store.passed
     assert active.store.all_passed()

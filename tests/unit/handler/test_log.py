@@ -21,7 +21,7 @@ OURS, THEIRS, HIDDEN = " elasticjob I hello\n", "INFO:elasticjob.agent.create:he
     ],
 )
 def test_the_log_is_set_up_unless_somebody_has_done_so(before: str, said: str) -> None:
-    code = f"import logging; {before}\nfrom elasticjob import create; create._log_to_stderr()\n"
+    code = f"import logging; {before}\nfrom elasticjob.agent import create; create._log_to_stderr()\n"
     code += "create.logger.info('hello')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.endswith(said)

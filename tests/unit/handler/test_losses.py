@@ -114,7 +114,7 @@ def test_a_process_that_is_short_of_descriptors_tries_again_and_accuses_no_leade
         tried.append(seconds)
         return {}
 
-    monkeypatch.setattr("elasticjob.store.probe.probe", one_probe)
+    monkeypatch.setattr("elasticjob.store.connect.probe", one_probe)
     joining = Joining(start("a"))
     record = leases.announced("a")
     leader, limits = f"127.0.0.1:{server.port}", Limits(establish_timeout=1)
@@ -169,7 +169,7 @@ def test_a_silent_member_is_reported_by_the_leader(leases: Leases, start: Start)
     """Its agent is gone and its port with it: refused is lost, within seconds, whatever its workers do."""
     handlers, infos, _ = two(leases, start)
     handlers[1]._stop_threads()
-    handlers[1]._servers.close()
+    handlers[1]._parts.servers.close()
     infos.clear()
     leases.wait_for(lambda: (r := leases.report("a")) is not None and r.silent_ranks == (1,), "the report")
 
@@ -177,7 +177,7 @@ def test_a_silent_member_is_reported_by_the_leader(leases: Leases, start: Start)
 def test_members_report_a_leader_that_is_gone(leases: Leases, start: Start) -> None:
     handlers, infos, _ = two(leases, start)
     handlers[0]._stop_threads()
-    handlers[0]._servers.close()
+    handlers[0]._parts.servers.close()
     infos.clear()
     leases.wait_for(lambda: (r := leases.report("b")) is not None and r.leader_lost, "the report")
 

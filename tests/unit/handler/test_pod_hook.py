@@ -75,7 +75,7 @@ def test_the_hook_never_finds_both_words_missing_as_the_drain_begins(
     leases.publish(replace(record, replacing=True))
     seen(lambda: said(names.HOOK_REPLACING), "the hook is told")
     leases.publish(replace(record, phase="Draining"))
-    drain = handler._round.drain  # type: ignore[union-attr]
+    drain = handler._rounds.active.drain  # type: ignore[union-attr]
     seen(lambda: drain._started, "the drain has begun")
     leases.publish(replace(record, phase="Draining", waiting_message="heard twice"))
     seen(lambda: handler._core.latest.waiting_message == "heard twice", "heard")  # type: ignore[union-attr]

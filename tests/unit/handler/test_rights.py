@@ -17,7 +17,7 @@ from tests.unit.memory_api import Leases, broken
 def test_missing_rights_end_with_advice(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elasticjob.agent.handler.GRANT_SECONDS", 0.5)
+    monkeypatch.setattr("elasticjob.agent.joining.GRANT_SECONDS", 0.5)
     leases.error = Forbidden("leases is forbidden", 403)
     ends_with(start("a"), "job-round", "Lease a", "RoleBinding", "kubectl -n ns get ej job")
 
@@ -28,8 +28,8 @@ def test_a_token_that_nobody_accepts_ends_with_advice(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not by the limit for missing rights: kubelet may be about to replace it."""
-    monkeypatch.setattr("elasticjob.agent.handler.RBAC_SECONDS", 0.0)
-    monkeypatch.setattr("elasticjob.agent.handler.TOKEN_SECONDS", 0.5)
+    monkeypatch.setattr("elasticjob.agent.joining.RBAC_SECONDS", 0.0)
+    monkeypatch.setattr("elasticjob.agent.joining.TOKEN_SECONDS", 0.5)
     leases.error = Unauthorized("Unauthorized", 401)
     ends_with(
         start("a"),
@@ -44,7 +44,7 @@ def test_a_token_that_the_kubelet_will_not_replace_soon_is_not_waited_for(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its service account was deleted and made again. What it cannot report stands in its last words."""
-    monkeypatch.setattr("elasticjob.agent.handler.REFUSED_SECONDS", 0.5)
+    monkeypatch.setattr("elasticjob.agent.joining.REFUSED_SECONDS", 0.5)
     handlers, _, _ = two(leases, start)
     leases.error = Unauthorized("Unauthorized", 401)
     leases.error.lasting = True
@@ -70,7 +70,7 @@ def test_a_token_that_nobody_accepts_ends_no_round(
     leases.error = Unauthorized("Unauthorized", 401)
     with caplog.at_level(logging.WARNING, "elasticjob"):
         for handler in handlers:
-            handler._lease.write()
+            handler._parts.lease.write()
         wait_for(lambda: len(caplog.records) == 2, 60, "both say so")
     assert "the API server rejects this pod's token" in caplog.text
     assert [h.num_nodes_waiting() for h in handlers] == [0, 0]
@@ -85,7 +85,7 @@ def test_a_token_that_nobody_accepts_ends_no_round(
 
 
 def test_a_missing_job_is_an_error(leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elasticjob.agent.handler.NO_JOB_SECONDS", 0.1)
+    monkeypatch.setattr("elasticjob.agent.joining.NO_JOB_SECONDS", 0.1)
     leases.jobs["job"] = False
     with pytest.raises(RendezvousStateError, match="there is no ElasticJob job in namespace ns"):
         Joining(start("a")).result()
@@ -95,8 +95,8 @@ def test_a_pod_that_was_never_granted_its_rights_waits_for_the_operator(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A pod of others that starts while the operator is away: each would end with exit code 1."""
-    monkeypatch.setattr("elasticjob.agent.handler.RBAC_SECONDS", 0.2)
-    monkeypatch.setattr("elasticjob.agent.handler.FIRST_LOG_SECONDS", 0.1)
+    monkeypatch.setattr("elasticjob.agent.joining.RBAC_SECONDS", 0.2)
+    monkeypatch.setattr("elasticjob.agent.joining.FIRST_LOG_SECONDS", 0.1)
     caplog.set_level(logging.INFO)
     leases.error = Forbidden('User "x" cannot patch resource "leases"', 403)
     joining = Joining(start("a"))
@@ -111,7 +111,7 @@ def test_a_pod_that_was_never_granted_its_rights_waits_for_the_operator(
 def test_what_no_operator_would_grant_is_an_error_soon(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
-    monkeypatch.setattr("elasticjob.agent.handler.RBAC_SECONDS", 0.5)
+    monkeypatch.setattr("elasticjob.agent.joining.RBAC_SECONDS", 0.5)
     policy = "ValidatingAdmissionPolicy 'own' with binding 'own' denied request: not this pod's Lease"
     leases.error = Forbidden(policy if why == "an admission policy" else "cannot get", 403)
     ends_with(start("a", other_namespace=why == "another namespace"), "denied access for")
@@ -121,7 +121,7 @@ def test_rights_that_were_taken_away_are_an_error_soon(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ElasticJob was deleted under its pods, and its Role with it."""
-    monkeypatch.setattr("elasticjob.agent.handler.RBAC_SECONDS", 0.5)
+    monkeypatch.setattr("elasticjob.agent.joining.RBAC_SECONDS", 0.5)
     handlers, _, _ = two(leases, start)
     with leases.changed:
         leases.error = Forbidden("cannot get", 403)
@@ -138,7 +138,7 @@ def test_a_pod_of_the_operator_s_waits_for_rights_that_were_taken_away(
 ) -> None:
     """The Role was deleted, or a policy rolled out: each member would end with exit code 1, charged
     to its script."""
-    monkeypatch.setattr("elasticjob.agent.handler.RBAC_SECONDS", 0.2)
+    monkeypatch.setattr("elasticjob.agent.joining.RBAC_SECONDS", 0.2)
     handlers = [start(pod, job_uid="uid") for pod in ("a", "b")]
     joining = [Joining(handler) for handler in handlers]
     record = form(leases, 1, "a", "b")
@@ -147,7 +147,9 @@ def test_a_pod_of_the_operator_s_waits_for_rights_that_were_taken_away(
         leases.error = Forbidden(why, 403)
         leases.changed.notify_all()
     again = [Joining(handler) for handler in handlers]
-    wait_for(lambda: all(h._lease.auth_errors.seconds(Forbidden) > 1 for h in handlers), 60, "it is refused")
+    wait_for(
+        lambda: all(h._parts.lease.auth_errors.seconds(Forbidden) > 1 for h in handlers), 60, "it is refused"
+    )
     assert all(one.waits() for one in again)
     leases.error = None
     leases.publish(broken(record))

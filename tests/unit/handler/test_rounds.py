@@ -78,7 +78,7 @@ def test_how_workers_have_started_goes_with_the_next_announcement(
 ) -> None:
     told: list[Callable[[Starts], None]] = []
     monkeypatch.setattr(
-        "elasticjob.agent.handler.WarmWorkers.begin", lambda _self, _step, tell, **_: told.append(tell)
+        "elasticjob.agent.parts.WarmWorkers.begin", lambda _self, _step, tell, **_: told.append(tell)
     )
     handler = start("a", warm=True)
     joining = Joining(handler)
@@ -143,7 +143,7 @@ def test_a_large_round_and_a_spare_that_is_let_in_later(leases: Leases, start: S
 def test_an_absent_operator_is_a_line_in_the_log(
     start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elasticjob.agent.handler.FIRST_LOG_SECONDS", 0.1)
+    monkeypatch.setattr("elasticjob.agent.joining.FIRST_LOG_SECONDS", 0.1)
     caplog.set_level(logging.INFO)
     Joining(start("a"))
     wait_for(lambda: "the operator runs" in caplog.text, 60, "what to check, in the log", interval=0.01)
@@ -157,7 +157,7 @@ def test_a_join_timeout_ends_the_wait_and_says_what_to_check(start: Start) -> No
 def test_the_operators_sentence_is_in_the_log(
     leases: Leases, start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elasticjob.agent.handler.FIRST_LOG_SECONDS", 0.1)
+    monkeypatch.setattr("elasticjob.agent.joining.FIRST_LOG_SECONDS", 0.1)
     caplog.set_level(logging.INFO)
     leases.publish(
         RoundRecord(
@@ -212,7 +212,7 @@ def test_a_newcomer_among_others_that_train_announces_itself_when_it_is_warm(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warming = [True]
-    monkeypatch.setattr("elasticjob.agent.handler.WarmWorkers.warming", lambda _: warming[0])
+    monkeypatch.setattr("elasticjob.agent.parts.WarmWorkers.warming", lambda _: warming[0])
     handlers, _, first = two(leases, start)
     newcomer = Joining(start("c", warm=True))
     time.sleep(0.5)
@@ -235,7 +235,7 @@ def test_a_pod_that_joins_rounds_later_starts_no_spares_after_a_container_was_ou
 ) -> None:
     told: list[str] = []
     monkeypatch.setattr(
-        "elasticjob.agent.handler.WarmWorkers.out_of_memory", lambda _, whose: told.append(whose)
+        "elasticjob.agent.parts.WarmWorkers.out_of_memory", lambda _, whose: told.append(whose)
     )
     leases.publish(RoundRecord("uid", 2, "Broken", "n2", cause="Grow", out_of_memory=said))
     joining = Joining(start("a", warm=True))
@@ -263,7 +263,7 @@ def test_the_leader_s_lease_says_whether_all_members_can_start_warm(
 
     leases.wait_for(lambda: leases.report("a") is not None, "the leader has said that all are there")
     assert preparing("a"), "in the same write"
-    handlers["a"]._lease.renew_every(0.1)
+    handlers["a"]._parts.lease.renew_every(0.1)
     prepared.add("b")
     before = leases.writes
     leases.wait_for(lambda: leases.writes > before + 15, "some renewals, and two heartbeats")
@@ -276,23 +276,23 @@ def test_the_leader_s_lease_says_whether_all_members_can_start_warm(
 def test_the_leader_s_lease_says_when_the_checkpoints_of_all_workers_are_fenced(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elasticjob.agent.handler.local_world_size", lambda _: 2)
+    monkeypatch.setattr("elasticjob.agent.active_round.local_world_size", lambda _: 2)
     workers = AgentWorker(0, 0, 101, -1), AgentWorker(1, 1, 102, -1)
-    monkeypatch.setattr("elasticjob.agent.handler.RoundWorkers.listed", lambda _: workers)
+    monkeypatch.setattr("elasticjob.agent.active_round.RoundWorkers.listed", lambda _: workers)
     handlers = {pod: start(pod) for pod in "ab"}
 
     def opens(pod: str, local_rank: int) -> None:
         pid = workers[local_rank].pid
-        Path(handlers[pod]._worker_steps.folder, f"{pid}.1.{pid}{fenced.SUFFIX}").touch()
+        Path(handlers[pod]._rounds.steps.folder, f"{pid}.1.{pid}{fenced.SUFFIX}").touch()
 
     def said(pod: str) -> str | None:
         return leases.annotation(pod, names.FENCED_ANNOTATION)
 
     def heartbeats(number: int) -> None:
-        thread = handlers["a"]._watch._heartbeats
+        thread = handlers["a"]._parts.watch._round
         assert thread is not None
-        until = thread._monitor._last_tick + number
-        leases.wait_for(lambda: thread._monitor._last_tick > until, "some heartbeats")
+        until = thread.heartbeats._monitor._last_tick + number
+        leases.wait_for(lambda: thread.heartbeats._monitor._last_tick > until, "some heartbeats")
 
     joining = [Joining(handler) for handler in handlers.values()]
     record = form(leases, 1, "a", "b")
@@ -310,7 +310,7 @@ def test_the_leader_s_lease_says_when_the_checkpoints_of_all_workers_are_fenced(
 def test_a_newcomer_for_which_others_wait_announces_itself_at_once(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elasticjob.agent.handler.WarmWorkers.warming", lambda _: True)
+    monkeypatch.setattr("elasticjob.agent.parts.WarmWorkers.warming", lambda _: True)
     leases.publish(RoundRecord("uid", 0, "Broken"))
     joining = Joining(start("a", warm=True))
     leases.announced("a")

@@ -1,0 +1,21 @@
+"""A listener of heartbeats made of functions; one that is left out does nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from elasticjob.contract.reports import ProgressReport
+from elasticjob.core.heartbeats import Loss
+from elasticjob.core.progress import Hang
+
+
+def nothing(*_: object) -> None: ...
+
+
+@dataclass(frozen=True)
+class Listening:
+    lost: Callable[[Mapping[int, Loss]], None] = nothing
+    progressed: Callable[[ProgressReport, bool], None] = nothing
+    hung: Callable[[Hang], None] = nothing
+    verify_source: Callable[[float], None] = nothing
