@@ -52,7 +52,7 @@ def python_path() -> Path:
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-            # Without its dependencies: urllib3 is here, in one version for everybody.
+            # Without its dependencies: urllib3 is here, in one version for all.
             options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--target", f"{scratch}/out"]
             _run([sys.executable, "-m", "pip", "install", *options, PYTHON_ETCD, "dnspython"], Path(scratch))
             Path(scratch, "out").rename(target)

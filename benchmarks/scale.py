@@ -191,7 +191,7 @@ def one_round(what: str, n: int, session: K8sSession, swarm: Swarm, meter: Meter
 
 def _steps(passed: Round) -> dict[str, float]:
     return {
-        "told_seconds": passed.last_return - passed.told,
+        "told_seconds": passed.last_return - passed.call_at,
         "written_seconds": passed.last_written - passed.last_call,
         "published_seconds": passed.first_seen - passed.last_call,
         "seen_seconds": passed.last_seen - passed.last_call,

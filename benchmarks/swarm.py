@@ -30,10 +30,10 @@ class SwarmError(RuntimeError):
 
 @dataclass(frozen=True)
 class Round:
-    """A round that all participants have joined. Times are monotonic seconds; `told` is the moment at which
+    """A round that all participants have joined. Times are monotonic seconds; `call_at` is the moment when
     all were to call, `last_call` and the others are the last participant's."""
 
-    told: float
+    call_at: float
     last_call: float
     last_written: float
     first_seen: float
@@ -81,16 +81,16 @@ class Swarm:
 
     def call(self, timeout: float) -> Round:
         """All call `next_rendezvous` at one moment. Raises SwarmError if not all return from one round."""
-        told = time.monotonic() + 0.3 + 0.001 * self._n
+        call_at = time.monotonic() + 0.3 + 0.001 * self._n
         for _, connection in self._running:
-            connection.send(Call(told, timeout))
+            connection.send(Call(call_at, timeout))
         answers = self._answers(timeout + 30.0)
         passed: list[Passed] = []
         for answer in answers:
             if not isinstance(answer, list):
                 raise SwarmError(str(answer))
             passed.extend(answer)
-        return common_round(passed, self._n, told)
+        return common_round(passed, self._n, call_at)
 
     def usage(self) -> Usage:
         """The use of all processes so far."""
@@ -117,7 +117,7 @@ class Swarm:
         return answers
 
 
-def common_round(passed: Sequence[Passed], n: int, told: float) -> Round:
+def common_round(passed: Sequence[Passed], n: int, call_at: float) -> Round:
     """The round of all: the same number, leader and size, and every rank once. Raises SwarmError."""
     rounds = {(one.round, one.leader, one.world_size) for one in passed}
     if len(rounds) != 1 or {one.world_size for one in passed} != {n}:
@@ -125,7 +125,7 @@ def common_round(passed: Sequence[Passed], n: int, told: float) -> Round:
     if sorted(one.rank for one in passed) != list(range(n)):
         raise SwarmError("the ranks are not 0 to n-1, each once")
     return Round(
-        told,
+        call_at,
         max(one.called for one in passed),
         max(one.written for one in passed),
         min(one.seen for one in passed),

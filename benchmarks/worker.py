@@ -3,7 +3,7 @@
 The optimizer counts: the first one of a process imports `torch._dynamo`, which takes as long as torch.
 
 Each step that has ended is a line in `$BENCH_STAMPS/<agent>.<pid>`: monotonic seconds and the world size.
-An all_reduce has ended everywhere only if everybody took part, so a stamp is a proof of training. Before the
+An all_reduce has ended everywhere only if all took part, so a stamp is a proof of training. Before the
 steps come three lines with a name and monotonic seconds: started, imported, initialised.
 """
 

@@ -66,7 +66,7 @@ class Log:
             stop()
 
     def open_again(self) -> None:
-        """End the reading so that it begins anew: its connection may be dead."""
+        """End the reading so that it begins again: its connection may be dead."""
         if stop := self._stop:
             self.wanted = True
             stop()

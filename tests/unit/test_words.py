@@ -1,9 +1,12 @@
-"""What the programs say in Events, conditions, logs, errors and on screens is in the glossary's words."""
+"""What the programs say in Events, conditions, logs, errors and on screens is in the glossary's words.
+Docstrings and comments are in words that a stranger understands at first reading."""
 
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +23,35 @@ PRIVATE = re.compile(
     r"|are needed|are wanted|pods of others|let in|given up on)\b",
     re.IGNORECASE,
 )
+
+UNCLEAR = re.compile(
+    r"\b(?i:told|whatever|whoever|whom|nobody|somebody|everybody|anybody|anew|for want of|in vain)\b"
+    r"|\b(?i:all the same|so many|stands? still)\b|\bnone but|\bis none the\b"
+    r"|\b(?:what|that|one|which|an? \w+ that) is none\b"
+)
+"""In docstrings and comments: words that have to be read twice."""
+EXPLAINED = ("operator/elasticjob_operator", "handler/elasticjob", "client/elasticjob_client", "benchmarks")
+READ = sorted(path for package in EXPLAINED for path in (ROOT / package).rglob("*.py"))
+
+
+def explanations(module: Path) -> Iterator[str]:
+    """Docstrings, also those of fields and constants, and comments."""
+    text = module.read_text()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            yield str(node.value.value)
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string
+
+
+@pytest.mark.parametrize("module", READ, ids=lambda module: str(module.relative_to(ROOT)))
+def test_explanations_are_understood_at_first_reading(module: Path) -> None:
+    assert [text for text in explanations(module) if UNCLEAR.search(text)] == []
+
+
+def test_there_are_explanations() -> None:
+    assert sum(1 for module in READ for _ in explanations(module)) > 2000
 
 
 def sentences(module: Path) -> Iterator[str]:

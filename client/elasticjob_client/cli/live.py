@@ -53,7 +53,7 @@ def show(look: Callable[[], list[TopRow] | TopJob], namespace: str | None, inter
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str | None]]:
-    """Keys without Enter: waits so many seconds, gives the first, None if there was none, "" at the end of
+    """Keys without Enter: waits this many seconds, returns the first key, None without one, "" at the end of
     the terminal."""
     before = termios.tcgetattr(sys.stdin)
 

@@ -21,7 +21,7 @@ def reason(error: ClientError) -> str:
 
 
 REFRESHED = 20
-"""So many jobs of a list have the progress of this moment; that of others says its age."""
+"""How many jobs of a list have the progress of this moment; that of others says its age."""
 _AT_ONCE = 8
 
 

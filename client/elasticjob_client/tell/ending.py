@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 READ_LINES = 200
-"""So many lines from the end are read: torchrun's ending alone has more than twenty."""
+"""How many lines from the end are read: torchrun's ending alone has more than twenty."""
 _ENDING = re.compile(r"^[\w.]*RendezvousClosedError\b|\bRendezvousClosedError: the job has failed: ")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\s*$")
 _CHAINED = (

@@ -198,7 +198,7 @@ def renewed_at(token: str) -> float:
 
 
 def _claims(token: str) -> Any:
-    """Raises ValueError, if it is none."""
+    """Raises ValueError if it is not one."""
     parts = token.split(".")
     if len(parts) != 3:
         raise ValueError("no JSON Web Token")

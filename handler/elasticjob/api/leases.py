@@ -55,7 +55,7 @@ class LeaseApi(Protocol):
         """
 
     def take_over(self, name: str, lease: Mapping[str, Any]) -> Lease:
-        """Create the Lease or make it ours, whatever it said. Raises ApiError."""
+        """Create the Lease or make it ours, also if it was of another. Raises ApiError."""
 
     def patch(self, name: str, patch: Mapping[str, Any]) -> Lease:
         """Merge a change into the Lease; a resourceVersion in it is a precondition (Conflict)."""

@@ -79,7 +79,7 @@ def _tell(connection: ssl.SSLSocket | ssl.SSLObject) -> None:
     """After a handshake: log once what a strict client would have missed."""
     try:
         text = ", ".join(_lacks(connection))
-    except (ValueError, OSError):  # a certificate that Python can't decode; it was verified all the same
+    except (ValueError, OSError):  # a certificate that Python can't decode; it was verified anyway
         return
     if text and text not in _said:
         _said.add(text)

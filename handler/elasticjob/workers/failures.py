@@ -40,7 +40,7 @@ class RoundWorkers:
     """The workers that ``agent`` starts for one round; made when its barrier has been passed. ``folder`` is
     the round's own.
 
-    None of its methods raises, and none but ``failure`` waits.
+    No method raises, and only ``failure`` waits.
     """
 
     def __init__(self, agent: ElasticAgent | None, folder: str = "") -> None:

@@ -135,7 +135,7 @@ class Client:
 
     ``unsent_seconds``: what the network does not take in that time is dropped with its connection. A write
     that was in the kernel's hands when the link was cut does not arrive minutes later. ``write_health`` is
-    shared by the clients of one API server. ``traces`` are told of its requests.
+    shared by the clients of one API server. ``traces`` get to know its requests.
     """
 
     def __init__(

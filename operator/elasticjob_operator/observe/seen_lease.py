@@ -79,9 +79,9 @@ class SeenLease(Seen):
     """A labelled Lease: a participant's, the round's, or that of its members (``listed`` says of which round:
     job UID, number, nonce). ``texts`` are its annotations, to know them again: long ones as digests, but for
     the round's of a round's Lease. ``news`` is what starts a pass, as is another ``round_digest``. One that
-    can't be read and then says something else that can't be read is no news, however often. Progress is none
-    but the first of a round, and of how workers started only whether more is prepared: both ride on other
-    writes (``rider_texts``).
+    can't be read and then says something else that can't be read is no news, however often. Of progress,
+    only the first of a round is news; of how workers started, only whether more is prepared: both ride on
+    other writes (``rider_texts``).
 
     A tenant may have thousands of Leases, and one whose name is free may say anything. What is kept of one
     takes no more memory than its text."""

@@ -142,7 +142,7 @@ def most_attempts_ended_early(p: Pass) -> int:
 
 
 def begin_round(p: Pass) -> None:
-    """A round is published: ends before joining are counted anew."""
+    """A round is published: ends before joining are counted from zero."""
     p.set(slot_backoffs=tuple(replace(s, unjoined=0) for s in p.status.slot_backoffs))
 
 

@@ -91,7 +91,7 @@ def explain(p: Pass, pod: Pod, who: str, group_rank: int | None = None) -> Evide
     if pod.exit is None:
         text = f"{who} was lost: its pod failed ({describe_failure(pod)})"
         found = _evidence(pod, Cause.POD_LOST, text, group_rank)
-        return replace(found, node_name="") if misplaced(pod) else found  # the node is none the worse
+        return replace(found, node_name="") if misplaced(pod) else found  # nothing speaks against the node
     if installer_failed(p, pod):
         text = f"{who} was lost: its {describe_end(pod, pod.exit)}{said(pod.exit)}{HANDLER_IS_BROKEN}"
         # Its image fails on every node: none is to be avoided for it.

@@ -179,8 +179,8 @@ class Pod:
     ``slot`` is None where no label tells it; of a pod that the operator has made its name tells, and
     ``mislabeled`` are the labels that say something else. ``exit`` is the end of the training container, or
     of the init container ``failed_init`` that has kept it from starting; ``ended`` means that the pod is
-    terminal (Succeeded or Failed) whatever its containers say; ``last_exit`` is how the training container
-    ended before it was restarted in place, ``restarts`` how often it was. ``unschedulable`` is the words of
+    terminal (Succeeded or Failed) also if its containers say otherwise; ``last_exit`` is how the training
+    container ended before it was restarted in place, ``restarts`` how often it was. ``unschedulable`` is the words of
     the scheduler while it finds no node. ``sidecar_running`` means that another container, no init container,
     has not ended and keeps the pod from ending. ``disruption`` is the reason of the condition
     DisruptionTarget, which says what takes the pod away. ``drain_seconds``: for how long its preStop hook
@@ -237,7 +237,7 @@ class Participant:
     only while its own watch was good; ``problem`` says why a record can't be used, ``report_unreadable`` that
     the report is such a one. ``finished`` is the nonce of the last round that a torchrun of this pod has
     finished well: also one that has ended since; ``fenced`` that of the round whose checkpoints are fenced,
-    as its leader says. ``relay`` is what members that cannot write have told it."""
+    as its leader says. ``relay`` is what it has from members that cannot write."""
 
     pod: str
     holder: str
