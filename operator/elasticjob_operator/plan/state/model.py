@@ -180,9 +180,9 @@ class Pod:
     ``mislabeled`` are the labels that say something else. ``exit`` is the end of the training container, or
     of the init container ``failed_init`` that has kept it from starting; ``ended`` means that the pod is
     terminal (Succeeded or Failed) also if its containers say otherwise; ``last_exit`` is how the training
-    container ended before it was restarted in place, ``restarts`` how often it was. ``unschedulable`` has the words
-    of the scheduler while it finds no node. ``sidecar_running`` means that another container, no init container,
-    has not ended and keeps the pod from ending. ``disruption`` is the reason of the condition
+    container ended before it was restarted in place, ``restarts`` how often it was. ``unschedulable`` has the
+    words of the scheduler while it finds no node. ``sidecar_running`` means that another container, no init
+    container, has not ended and keeps the pod from ending. ``disruption`` is the reason of the condition
     DisruptionTarget, which says what takes the pod away. ``drain_seconds``: for how long its preStop hook
     keeps its workers alive once it is deleted; 0 without the hook. ``replace_seconds``: for how many of them
     the next pod may be waited for before the round drains, counted from ``deletion_time``, by the API
