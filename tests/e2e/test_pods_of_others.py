@@ -364,9 +364,8 @@ def test_the_elasticjob_is_deleted_under_its_pods(others: OthersRun) -> None:
     others.kill_worker("a")
     for name in ("a", "b"):
         others.prints(name, "RendezvousStateError: ")
-        others.prints(
-            name, "the API server has denied access for 1"
-        )  # behind the failure, if one was unreported
+        # Behind the failure of its worker, where that could not be reported.
+        others.prints(name, "the API server has denied access for 1")
         others.prints(name, f"that the ElasticJob exists (kubectl -n {others.namespace} get ej job)")
 
 
