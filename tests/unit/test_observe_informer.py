@@ -140,7 +140,7 @@ async def scene() -> AsyncIterator[Scene]:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(informer_module, "_BACK_OFF", (0.0, 0.0))
+    monkeypatch.setattr(informer_module, "_LONGEST_PAUSE", 0.0)
 
 
 async def test_lists_in_pages_then_watches_from_there() -> None:
