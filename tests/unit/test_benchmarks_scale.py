@@ -106,7 +106,7 @@ class TestCommonRound:
         return Passed(1.0 + rank / 10, 1.3, 1.5 + rank, returned, rank, size, number, "127.0.0.1:1")
 
     def test_is_timed_from_the_last_call_to_the_last_return(self) -> None:
-        found = common_round([self.passed(0, 3.0), self.passed(1, 2.5)], 2, told=0.9)
+        found = common_round([self.passed(0, 3.0), self.passed(1, 2.5)], 2, call_at=0.9)
         assert found.seconds == pytest.approx(1.9)
         assert (found.first_seen, found.last_seen) == (1.5, 2.5)
 
