@@ -214,6 +214,11 @@ def objects(text: str) -> list[dict[str, Any]]:
     return [document for document in yaml.load_all(text, Loader=yaml.CSafeLoader) if document]
 
 
+def of_kind(helm: Helm, values: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    """The objects of this kind that are rendered with these values."""
+    return [one for one in objects(helm.template(values)) if one["kind"] == kind]
+
+
 def golden(text: str) -> str:
     """A rendering as it is kept: the resource definition and the dashboard have tests of their own, and would
     hide the rest."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tarfile
 from itertools import product
@@ -13,14 +12,13 @@ import pytest
 import yaml
 
 from charts import generate
-from charts.dashboard.queries import RUNBOOKS_AT
 from charts.generate import NAMESPACE
 from elasticjob_operator.act import owned_kinds
 from elasticjob_operator.act.round_publisher import LeaseRoundPublisher
 from elasticjob_operator.act.template import job_identity
 from elasticjob_operator.plan.state.model import Job, JobSpec
 from elasticjob_operator.settings import NOTICE_TAINTS
-from tests.chart.helm import GOLDEN, KEPT, VALUES, Helm, golden, objects
+from tests.chart.helm import GOLDEN, KEPT, VALUES, Helm, golden, objects, of_kind
 
 CRD = generate.ROOT / "crds" / "elasticjobs.elasticjob.dev.yaml"
 ROLES = ("ClusterRole", "Role")
@@ -158,17 +156,17 @@ def test_wrong_values_are_refused_by_name(helm: Helm, values: dict[str, Any], sa
 
 @pytest.mark.parametrize("seconds", [0, 604_800, 2_147_483_647])
 def test_the_time_to_live_reaches_the_operator_in_digits(helm: Helm, seconds: int) -> None:
-    (made,) = _of(helm, {"jobDefaults": {"ttlSecondsAfterFinished": seconds}}, "Deployment")
+    (made,) = of_kind(helm, {"jobDefaults": {"ttlSecondsAfterFinished": seconds}}, "Deployment")
     (container,) = made["spec"]["template"]["spec"]["containers"]
     variable = {"name": "ELASTICJOB_DEFAULT_TTL_SECONDS_AFTER_FINISHED", "value": str(seconds)}
     assert variable in container["env"]
 
 
 def test_the_taints_of_notice_are_those_that_the_operator_knows(helm: Helm) -> None:
-    (made,) = _of(helm, {}, "Deployment")
+    (made,) = of_kind(helm, {}, "Deployment")
     (container,) = made["spec"]["template"]["spec"]["containers"]
     assert f"--node-notice-taints={','.join(NOTICE_TAINTS)}" in container["args"]
-    (made,) = _of(helm, {"nodeNotices": {"taints": []}}, "Deployment")
+    (made,) = of_kind(helm, {"nodeNotices": {"taints": []}}, "Deployment")
     (container,) = made["spec"]["template"]["spec"]["containers"]
     assert "--node-notice-taints=off" in container["args"]
 
@@ -181,11 +179,11 @@ def test_an_old_name_that_is_set_to_null_is_forgotten(helm: Helm, old: str) -> N
 def test_a_registry_for_all_images_wins_over_that_of_each(helm: Helm) -> None:
     own = {"image": {"registry": "own.example", "repository": "ml/elasticjob-operator"}}
     values = {**own, "handler": {"image": {"repository": "elasticjob-handler", "tag": "2"}}}
-    (made,) = _of(helm, values, "Deployment")
+    (made,) = of_kind(helm, values, "Deployment")
     assert made["spec"]["template"]["spec"]["containers"][0]["image"].startswith(
         "own.example/ml/elasticjob-o"
     )
-    (made,) = _of(helm, {**values, "global": {"imageRegistry": "mirror.example:5000"}}, "Deployment")
+    (made,) = of_kind(helm, {**values, "global": {"imageRegistry": "mirror.example:5000"}}, "Deployment")
     (container,) = made["spec"]["template"]["spec"]["containers"]
     assert container["image"].startswith("mirror.example:5000/ml/elasticjob-operator:")
     assert "mirror.example:5000/elasticjob-handler:2" in {one.get("value") for one in container["env"]}
@@ -202,7 +200,7 @@ def test_another_name_of_the_chart_is_that_of_its_objects(helm: Helm) -> None:
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_definition_is_that_of_crds(helm: Helm, keep: bool) -> None:
-    (made,) = _of(helm, {"crds": {"keep": keep}}, "CustomResourceDefinition")
+    (made,) = of_kind(helm, {"crds": {"keep": keep}}, "CustomResourceDefinition")
     source = yaml.safe_load(CRD.read_text())
     assert made["spec"] == source["spec"]
     assert made["metadata"].pop("labels")["app.kubernetes.io/managed-by"] == "Helm"
@@ -244,8 +242,8 @@ def test_lease_policy_is_the_one_of_the_example(helm: Helm) -> None:
     example = generate.ROOT / "examples" / "indexed-job" / "own-lease-only.yaml"
     policy, binding = objects(example.read_text())
     name = "elasticjob-own-lease-only"
-    (made,) = (one for one in _of(helm, {}, policy["kind"]) if one["metadata"]["name"] == name)
-    (bound,) = (one for one in _of(helm, {}, binding["kind"]) if one["metadata"]["name"] == name)
+    (made,) = (one for one in of_kind(helm, {}, policy["kind"]) if one["metadata"]["name"] == name)
+    (bound,) = (one for one in of_kind(helm, {}, binding["kind"]) if one["metadata"]["name"] == name)
     assert made["spec"] == policy["spec"]
     assert bound["spec"] == {**binding["spec"], "policyName": name}
 
@@ -262,7 +260,7 @@ def test_lease_policy_is_the_one_of_the_example(helm: Helm) -> None:
 )
 def test_sizes_are_judged_on_request(helm: Helm, limits: dict[str, int], judged: dict[str, str]) -> None:
     """Spares are no way round the limit of replicas."""
-    policies = _of(helm, {"limits": limits}, "ValidatingAdmissionPolicy")
+    policies = of_kind(helm, {"limits": limits}, "ValidatingAdmissionPolicy")
     found = [one["spec"] for one in policies if one["metadata"]["name"] == "elasticjob-limits"]
     validations = [one["expression"] for spec in found for one in spec["validations"]]
     assert len(validations) == len(judged)
@@ -286,7 +284,7 @@ def test_sizes_are_judged_on_request(helm: Helm, limits: dict[str, int], judged:
 def test_a_namespace_has_limits_of_its_own(
     helm: Helm, limits: dict[str, Any], replicas: tuple[str, int], spares: tuple[str, int]
 ) -> None:
-    policies = _of(helm, {"limits": limits}, "ValidatingAdmissionPolicy")
+    policies = of_kind(helm, {"limits": limits}, "ValidatingAdmissionPolicy")
     (found,) = [one["spec"] for one in policies if one["metadata"]["name"] == "elasticjob-limits"]
     variables = {one["name"]: one["expression"] for one in found["variables"]}
     for name, (own, most) in {"mostReplicas": replicas, "mostSpares": spares}.items():
@@ -297,27 +295,11 @@ def test_a_namespace_has_limits_of_its_own(
     ]
 
 
-@pytest.mark.parametrize("kind", ["serviceMonitor", "podMonitor"])
-def test_the_token_of_the_metrics_reaches_both_sides(helm: Helm, kind: str) -> None:
-    secret = {"name": "metrics", "key": "bearer"}
-    values = {"metrics": {"tokenSecret": secret, kind: {"enabled": True}}}
-    (made,) = _of(helm, values, "Deployment")
-    pod = made["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
-    assert "--metrics-token-file=/etc/elasticjob/metrics/token" in container["args"]
-    (mount,), (volume,) = container["volumeMounts"], pod["volumes"]
-    assert (mount["name"], mount["mountPath"]) == (volume["name"], "/etc/elasticjob/metrics")
-    assert volume["secret"] == {"secretName": "metrics", "items": [{"key": "bearer", "path": "token"}]}
-    (monitor,) = _of(helm, values, kind[0].upper() + kind[1:])
-    (endpoint,) = monitor["spec"].get("endpoints") or monitor["spec"]["podMetricsEndpoints"]
-    assert endpoint["authorization"] == {"credentials": secret}
-
-
 def test_who_may_reach_the_operators_ports(helm: Helm) -> None:
     prometheus = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
     nodes = {"ipBlock": {"cidr": "10.0.0.0/16"}}
     policy = {"enabled": True, "metricsFrom": [prometheus], "probesFrom": [nodes]}
-    made, *_ = _of(helm, {"metrics": {"port": 9091}, "networkPolicy": policy}, "NetworkPolicy")
+    made, *_ = of_kind(helm, {"metrics": {"port": 9091}, "networkPolicy": policy}, "NetworkPolicy")
     assert made["spec"]["ingress"] == [
         {"ports": [{"protocol": "TCP", "port": 8080}], "from": [nodes]},
         {"ports": [{"protocol": "TCP", "port": 9091}], "from": [prometheus]},
@@ -331,7 +313,7 @@ def test_what_is_no_jobs_never_meets_the_leader_only_policy(helm: Helm) -> None:
     """An API server looks up the election's Lease for each write that a binding matches, of any client."""
     bindings = [
         one["spec"]
-        for one in _of(helm, {}, "ValidatingAdmissionPolicyBinding")
+        for one in of_kind(helm, {}, "ValidatingAdmissionPolicyBinding")
         if one["spec"]["policyName"] == "elasticjob-leader-only"
     ]
     assert bindings
@@ -347,7 +329,7 @@ def test_what_is_no_jobs_never_meets_the_leader_only_policy(helm: Helm) -> None:
 def test_whatever_the_operator_may_write_only_the_leader_may(helm: Helm) -> None:
     """A rule for pods does not hold for pods/status: a new write needs its word in the policy, too."""
     writes = {"create", "update", "patch", "delete"}
-    (role,) = [one for one in _of(helm, {}, "ClusterRole") if one["metadata"]["name"] == "elasticjob"]
+    (role,) = [one for one in of_kind(helm, {}, "ClusterRole") if one["metadata"]["name"] == "elasticjob"]
     written = {
         f"{group}/{resource}"
         for rule in role["rules"]
@@ -355,7 +337,7 @@ def test_whatever_the_operator_may_write_only_the_leader_may(helm: Helm) -> None
         for resource in rule["resources"]
         if writes & set(rule["verbs"])
     }
-    policies = _of(helm, {}, "ValidatingAdmissionPolicy")
+    policies = of_kind(helm, {}, "ValidatingAdmissionPolicy")
     (policy,) = [one for one in policies if one["metadata"]["name"] == "elasticjob-leader-only"]
     judged = {
         f"{group}/{resource}"
@@ -370,10 +352,10 @@ def test_whatever_the_operator_may_write_only_the_leader_may(helm: Helm) -> None
 def test_flow_schema_is_the_one_that_is_measured(helm: Helm) -> None:
     measured = objects((generate.ROOT / "benchmarks" / "flow-schema.yaml").read_text())
     values = {"flowSchema": {"enabled": True}}
-    (level,) = _of(helm, values, "PriorityLevelConfiguration")
-    schema, _ = _of(helm, values, "FlowSchema")
+    (level,) = of_kind(helm, values, "PriorityLevelConfiguration")
+    schema, _ = of_kind(helm, values, "FlowSchema")
     assert [level["spec"], schema["spec"]] == [one["spec"] for one in measured]
-    schema, operator = _of(helm, {**values, "watchNamespaces": ["a", "b"]}, "FlowSchema")
+    schema, operator = of_kind(helm, {**values, "watchNamespaces": ["a", "b"]}, "FlowSchema")
     assert schema["spec"]["rules"][0]["resourceRules"][0]["namespaces"] == ["a", "b"]
     assert operator["spec"]["matchingPrecedence"] < schema["spec"]["matchingPrecedence"]
 
@@ -392,7 +374,7 @@ def test_no_role_has_a_wildcard_or_a_secret(helm: Helm, name: str) -> None:
 @pytest.mark.parametrize("name", ["default", "watch-namespaces"])
 def test_operator_holds_what_it_grants(helm: Helm, name: str) -> None:
     kind = "Role" if VALUES[name].get("watchNamespaces") else "ClusterRole"
-    role = _of(helm, VALUES[name], kind)[0]
+    role = of_kind(helm, VALUES[name], kind)[0]
     held = {right for rule in role["rules"] for right in _rights(rule)}
     job = Job("team-a", "mnist", "uid", 1, JobSpec(template={"spec": {"containers": []}}))
     granted = owned_kinds.rules(("mnist-0-0",), LeaseRoundPublisher.reading(job))
@@ -426,93 +408,5 @@ def test_manifests_say_nothing_of_helm_and_delete_no_job() -> None:
     assert "CustomResourceDefinition" not in {one["kind"] for one in made}
 
 
-def _of(helm: Helm, values: dict[str, Any], kind: str) -> list[dict[str, Any]]:
-    return [one for one in objects(helm.template(values)) if one["kind"] == kind]
-
-
 def _rights(rule: dict[str, Any]) -> product[tuple[str, str, str]]:
     return product(rule["apiGroups"], rule["resources"], rule["verbs"])
-
-
-@pytest.mark.parametrize(
-    ("values", "port"), [({}, "health"), ({"port": 9091}, "metrics")], ids=["with the probes", "its own port"]
-)
-def test_monitors_scrape_the_port_of_the_metrics(helm: Helm, values: dict[str, int], port: str) -> None:
-    """They are left out unless they are asked for: a cluster without their definitions would refuse them."""
-    asked = {"enabled": True, "interval": "30s", "labels": {"release": "prometheus"}}
-    for kind, field in (("ServiceMonitor", "serviceMonitor"), ("PodMonitor", "podMonitor")):
-        made = objects(helm.template({"metrics": {**values, field: asked}}))
-        (monitor,) = (one for one in made if one["kind"] == kind)
-        assert monitor["metadata"]["labels"]["release"] == "prometheus"
-        services = [one for one in made if one["kind"] == "Service"]
-        if kind == "PodMonitor":
-            assert monitor["spec"]["podMetricsEndpoints"] == [{"port": port, "interval": "30s"}]
-            assert not services
-        else:
-            assert monitor["spec"]["endpoints"] == [{"port": "metrics", "interval": "30s"}]
-            (service,) = services
-            assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
-            assert service["spec"]["ports"][0]["targetPort"] == port
-    assert not {one["kind"] for one in objects(helm.template({}))} & {"ServiceMonitor", "PodMonitor"}
-
-
-def test_alerts_are_left_out_unless_they_are_asked_for(helm: Helm) -> None:
-    assert not _of(helm, {}, "PrometheusRule")
-    assert not _of(
-        helm, {"metrics": {"enabled": False, "prometheusRule": {"enabled": True}}}, "PrometheusRule"
-    )
-
-
-def test_alerts_are_those_of_the_file_for_the_pods_of_the_release(helm: Helm) -> None:
-    file = (helm.chart / "files" / "alerts.yaml").read_text()
-    (made,) = _of(helm, {"metrics": {"prometheusRule": {"enabled": True}}}, "PrometheusRule")
-    assert made["spec"] == yaml.safe_load(file), "of a release called elasticjob in elasticjob-system"
-    assert made["metadata"]["namespace"] == NAMESPACE
-    ours = 'namespace="elasticjob-system", pod=~"elasticjob-[0-9a-z]+-[0-9a-z]+"'
-    base = "https://git.example/blob/main"
-    (deployment,) = _of(helm, {"nameOverride": "trainer"}, "Deployment")
-    theirs = ours.replace('"elasticjob-[', f'"{deployment["metadata"]["name"]}-[')
-    for name, asked, selector in (("trainer", "", theirs), ("", 'job=~"a|b", x="y"', 'job=~"a|b", x="y"')):
-        rule = {"selector": asked, "enabled": True, "runbookUrl": base}
-        (made,) = _of(helm, {"nameOverride": name, "metrics": {"prometheusRule": rule}}, "PrometheusRule")
-        expected = file.replace(ours, selector).replace("runbook_url: docs/", f"runbook_url: {base}/docs/")
-        assert made["spec"] == yaml.safe_load(expected)
-        assert ours not in str(made["spec"])
-        assert "{{ $labels.job_name }}" in str(made["spec"]), "braces are Prometheus's own"
-
-
-def test_the_dashboard_is_left_out_unless_it_is_asked_for(helm: Helm) -> None:
-    assert not _of(helm, {}, "ConfigMap")
-    assert not _of(helm, {"metrics": {"enabled": False, "dashboard": {"enabled": True}}}, "ConfigMap")
-
-
-def test_the_dashboard_is_that_of_the_file_and_links_to_the_runbooks(helm: Helm) -> None:
-    file = (helm.chart / "files" / "dashboard.json").read_text()
-    (made,) = _of(helm, {"metrics": {"dashboard": {"enabled": True}}}, "ConfigMap")
-    assert made["metadata"]["namespace"] == NAMESPACE
-    assert made["metadata"]["labels"]["grafana_dashboard"] == "1", "Grafana's sidecar looks for it"
-    assert made["data"] == {"elasticjob.json": file}
-    assert "{{account}}" in file, "braces are Grafana's own"
-    asked = {"prometheusRule": {"runbookUrl": 'https://docs.example/a"b/'}, "dashboard": {"enabled": True}}
-    (made,) = _of(helm, {"metrics": asked}, "ConfigMap")
-    shown = json.loads(made["data"]["elasticjob.json"])
-    (runbooks,) = (one for one in shown["templating"]["list"] if one["name"] == "runbooks")
-    assert runbooks["query"] == runbooks["current"]["value"] == 'https://docs.example/a"b'
-    assert RUNBOOKS_AT not in str(shown)
-
-
-def test_the_dashboard_may_have_a_place_and_labels_of_its_own(helm: Helm) -> None:
-    asked = {
-        "enabled": True,
-        "namespace": "monitoring",
-        "labels": {"grafana_dashboard": None, "example.com/dashboards": "main"},
-        "annotations": {"grafana_folder": "Training"},
-    }
-    values = {"commonLabels": {"example.com/owner": "platform"}, "metrics": {"dashboard": asked}}
-    (made,) = _of(helm, values, "ConfigMap")
-    assert made["metadata"]["namespace"] == "monitoring"
-    assert made["metadata"]["annotations"] == {"grafana_folder": "Training"}
-    labels = made["metadata"]["labels"]
-    assert labels["example.com/dashboards"] == "main"
-    assert labels["example.com/owner"] == "platform"
-    assert "grafana_dashboard" not in labels

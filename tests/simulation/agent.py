@@ -6,9 +6,6 @@ round, and the heartbeats. The round's store is a dictionary in the leader's age
 
 from __future__ import annotations
 
-import contextlib
-from dataclasses import replace
-
 from elasticjob.contract.participant_record import LEADER_RENEW_SECONDS, MEMBER_RENEW_SECONDS
 from elasticjob.contract.relay import RelayReport
 from elasticjob.contract.reports import (
@@ -18,13 +15,14 @@ from elasticjob.contract.reports import (
     RoundReport,
     StartsReport,
 )
-from elasticjob.core.participant import RANK_UNKNOWN, AnnounceAgain, Enter, Membership, Participant, Stop
+from elasticjob.core.participant import AnnounceAgain, Enter, Membership, Participant, Stop
 from elasticjob_operator.plan.state.model import Pod
-from tests.simulation.api import LIST_KEY, Api, Client, Item, Key, NotFound, Unavailable, Watch
+from tests.simulation.api import Api, Client, Item, Key, Watch
 from tests.simulation.ground import Ground, Network, RoundKeys, WorkerEnd
 from tests.simulation.heartbeats import Heartbeats
 from tests.simulation.kernel import Kernel, Script, Thread
 from tests.simulation.lease_writer import LeaseWriter
+from tests.simulation.meeting import Meeting
 from tests.simulation.relay import Relay
 
 POLL_SECONDS = 0.1
@@ -79,7 +77,8 @@ class Agent(Client):
         self.stores: dict[str, RoundKeys] = {}
         """The stores that this agent serves, by round prefix."""
         self.endpoints: list[str] = []
-        self._offered = ""
+        self.offered = ""
+        """The endpoint that it has announced last."""
         self._barrier_at = 0.0
         """When this agent left the barrier of its round."""
         self._failed: WorkerEnd | None = None
@@ -104,6 +103,7 @@ class Agent(Client):
         )
         self.heartbeats = Heartbeats(self, self._network, self._ground, self._lease)
         self.relay = Relay(self, self.kernel, self._ground)
+        self.meeting = Meeting(self, self._network, self._ground, self._lease)
 
     def _end_torchrun(self) -> None:
         """Torchrun has ended, the container's command goes on."""
@@ -112,7 +112,7 @@ class Agent(Client):
         self.relay.close()
         self.watch.close()
         self.core = Participant(self._pinned)
-        self.stores, self.endpoints, self._offered = {}, [], ""
+        self.stores, self.endpoints, self.offered = {}, [], ""
         self.in_rendezvous = False
 
     # -- from outside --------------------------------------------------------------------------------------
@@ -212,7 +212,8 @@ class Agent(Client):
         if seconds > 1.0 or self._watch_since is None:
             self._watch_since = self.kernel.now
 
-    def _watch_healthy_seconds(self) -> float:
+    def watch_healthy_seconds(self) -> float:
+        """For how long its watch has been without trouble."""
         if not self.watch.good or self._watch_since is None:
             return 0.0
         return self.kernel.now - self._watch_since
@@ -230,7 +231,7 @@ class Agent(Client):
         slow = self.kernel.rng.random() < SLOW_DRAIN
         yield self.kernel.between(20.0, 90.0) if slow else self.kernel.between(0.05, 3.0)
         while self.in_round is m and not self.core.end_reason() and self._failed is None:
-            _, keys = self.keys(m)
+            _, keys = self.meeting.keys(m)
             if keys is not None and keys.finished and not self._ground.behaviour.uneven:
                 return  # they have come to their end before that step
             if keys is not None:
@@ -332,8 +333,8 @@ class Agent(Client):
 
     def _announce(self, failure: FailureReport | None) -> None:
         self._ports += 1
-        self._offered = f"{self.pod.ip}:{self._ports}"
-        record = self.core.announce(f"{self.kernel.rng.getrandbits(64):016x}", self._offered, False, 1)
+        self.offered = f"{self.pod.ip}:{self._ports}"
+        record = self.core.announce(f"{self.kernel.rng.getrandbits(64):016x}", self.offered, False, 1)
         self._lease.write(record=record, failure=self._lease.voice.failure if failure is None else failure)
         self._lease.renew_every(5.0)
 
@@ -365,57 +366,18 @@ class Agent(Client):
                 )
                 yield 60.0
             self.relay.stop()
-            self.endpoints.append(self._offered)
+            self.endpoints.append(self.offered)
             membership = yield from self._establish(step.membership)
             if membership is not None:
                 return membership
 
-    def _store(self, m: Membership) -> tuple[str, Agent | None]:
-        """What a call to the round's store meets: "here", "refused" or "silent"."""
-        if m.group_rank == 0:
-            return "here", self
-        leader = self._ground.by_address(m.leader_endpoint.partition(":")[0])
-        if leader is None or not self._network.connected(self, leader) or not self._network.answers(leader):
-            return "silent", None
-        if not leader.alive or m.leader_endpoint not in (*leader.endpoints, leader._offered):
-            return "refused", None
-        return ("silent" if leader.frozen else "here"), leader
-
     def _establish(self, m: Membership) -> Script:
         self._lease.renew_every(LEADER_RENEW_SECONDS if m.group_rank == 0 else MEMBER_RENEW_SECONDS)
         self.passed = False
-        began, reported, arrived = self.kernel.now, False, False
-        while not self.core.end_reason():
-            what, keys = self.keys(m)
-            if m.group_rank == 0 and keys is not None and not m.member_ids and not keys.ranks:
-                yield from self._store_ranks(m, keys)
-                began = self.kernel.now
-                continue
-            if m.group_rank == RANK_UNKNOWN and keys is not None:
-                arrived = True
-                if keys.ranks:
-                    if m.id not in keys.ranks:
-                        self.core.drop_membership()
-                        self.endpoints.pop()
-                        return None
-                    m = replace(m, group_rank=keys.ranks[m.id])
-                    self.core.set_group_rank(m.group_rank)
-            if keys is not None and m.group_rank != RANK_UNKNOWN:
-                came_last = len(keys.here | {m.group_rank}) == m.size > len(keys.here)
-                keys.here.add(m.group_rank)
-                if came_last:
-                    self._wake_mates()
-                if len(keys.here) == m.size:
-                    break
-                arrived = True
-            limit = m.limits.establish_timeout * (2 if arrived and m.group_rank else 1)
-            late = self.kernel.now - began > limit and self._watch_healthy_seconds() > limit
-            if not reported and (late or (arrived and what == "refused")):
-                reported = True
-                self._report_late(m)
-            yield 0.5
-        else:
+        met = yield from self.meeting.meet(m)
+        if met is None:
             return None
+        m = met
         if m.group_rank == 0:
             if self._ground.behaviour.warm is not None:
                 self._lease.voice = self._lease.voice._replace(starts=StartsReport(m.nonce, preparing=True))
@@ -428,38 +390,6 @@ class Agent(Client):
         self.heartbeats.begin()
         self.relay.begin(m)
         return m
-
-    def _store_ranks(self, m: Membership, keys: RoundKeys) -> Script:
-        """The leader of a large round reads who its members are, and lets each find its rank."""
-        with contextlib.suppress(NotFound, Unavailable):
-            item = yield self.api.request(self, lambda: self.api.get(LIST_KEY))
-            if item.value.head == (m.job_uid, m.number, m.nonce):
-                keys.ranks.update({member: rank for rank, member in enumerate(item.value.member_ids)})
-                self._wake_mates()
-                return
-        yield 0.5
-
-    def keys(self, m: Membership) -> tuple[str, RoundKeys | None]:
-        """The round's keys in the leader's store, if a call to it is answered."""
-        what, leader = self._store(m)
-        if leader is None or what != "here":
-            return what, None
-        return what, leader.stores.setdefault(m.prefix, RoundKeys())
-
-    def _wake_mates(self) -> None:
-        """The last one opens a barrier for all."""
-        for agent in self._ground.agents():
-            if agent is not self:
-                agent.wake()
-
-    def _report_late(self, m: Membership) -> None:
-        if m.group_rank == 0:
-            here = self.stores.setdefault(m.prefix, RoundKeys()).here
-            unarrived = tuple(rank for rank in range(m.size) if rank not in here)
-            report = RoundReport(m.nonce, unarrived_ranks=unarrived)
-        else:
-            report = RoundReport(m.nonce, leader_lost=True)
-        self._lease.write(report=report)
 
     def _leave(self) -> None:
         if self.in_round is not None:
@@ -503,7 +433,7 @@ class Agent(Client):
 
     def _say_fenced(self, m: Membership) -> None:
         """The local workers have opened their checkpoints: a ``MemberFlag`` of ``watch.heartbeats``."""
-        _, keys = self.keys(m)
+        _, keys = self.meeting.keys(m)
         if keys is None or self._lease.voice.fenced == m.nonce:
             return
         keys.fenced.add(m.group_rank)
@@ -534,14 +464,14 @@ class Agent(Client):
             self._lease.write(record=record, finished=m.nonce)
         arrived = False
         while not self.core.job_complete() and not self.core.end_reason():
-            what, keys = self.keys(m)
+            what, keys = self.meeting.keys(m)
             if what == "refused":
                 break
             if keys is not None:
                 keys.finished.add(m.group_rank)
                 if not arrived:
                     arrived = True
-                    self._wake_mates()
+                    self.meeting.wake_mates()
                 if len(keys.finished) == m.size:
                     keys.passed.add(m.group_rank)
                     self.passed = True

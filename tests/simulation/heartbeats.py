@@ -69,7 +69,7 @@ class Heartbeats:
         if self._agent.in_round is not m or self._monitor is None:
             return
         counts: dict[int, int] = {}
-        _, keys = self._agent.keys(m)
+        _, keys = self._agent.meeting.keys(m)
         if keys is not None:
             if m.group_rank == 0:
                 self._play_others(m, keys.heartbeats)

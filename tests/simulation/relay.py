@@ -80,7 +80,7 @@ class Relay:
             return
         if not self._ground.behaviour.relays:
             return
-        _, keys = self._agent.keys(m)
+        _, keys = self._agent.meeting.keys(m)
         if keys is None:
             return  # the next write that fails is the next occasion
         keys.words.append(self._own)
@@ -101,7 +101,7 @@ class Relay:
         if self._agent.frozen:
             self._agent.when_thawed(lambda: self._listen(m))
             return
-        _, keys = self._agent.keys(m)
+        _, keys = self._agent.meeting.keys(m)
         if keys is None:
             self._kernel.after(m.limits.heartbeat_period, self._listen, m)
             return

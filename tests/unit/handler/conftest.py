@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from elasticjob.agent.handler import K8sRendezvousHandler
 from elasticjob.agent.resolver import shorten_lookups
 from elasticjob.agent.settings import Settings
+from tests.unit.handler.bench import Bench
 from tests.unit.handler.joining import Start
 from tests.unit.memory_api import Leases, MemoryApi
 
@@ -44,3 +46,8 @@ def start(leases: Leases) -> Iterator[Start]:
     yield one
     for handler in made:
         handler.shutdown()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
