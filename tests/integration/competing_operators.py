@@ -185,6 +185,13 @@ class Scene:
             interval=0.1,
         )
 
+    def has_published(self, count: int) -> None:
+        """The round Lease says how many replicas are awaited. Its sentence is written every ten seconds at
+        most: a change and its reverse within that time are no write."""
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases/job-round"
+        awaited = f"of {count} replicas"
+        wait_for(lambda: awaited in str(self.cluster.read(path)), DEADLINE, f"{awaited!r} in the Lease")
+
     def has_told(self) -> None:
         """There is the Event about the flag: the next time it is said is a count of the same."""
         wait_for(

@@ -155,6 +155,7 @@ def freeze_and_thaw(scene: Scene, leader: Operator, other: Operator, write: str,
     assert scene.changed(before) <= {name for _, name, _ in scene.writes(other)[by_other:]}
     scene.apply(2)
     scene.has_pods(2)
+    scene.has_published(2)
     return [code for _, _, code in late]
 
 
