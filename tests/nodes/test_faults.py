@@ -5,6 +5,7 @@ On real nodes, and on the stand-in if it can have the same fault: the table at t
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -269,11 +270,11 @@ def test_a_node_loses_its_power_and_comes_back(job: DigitsJob, table: Table) -> 
         causes = ("Unreachable",) if isinstance(job, NodesJob) else ("Unreachable", "NodeLost")
         assert found.cause in causes
         assert found.account == "infrastructure"
-        assert f"{lost} (group rank 1) " in found.message
+        assert re.search(rf"{lost}( on {node})? \(group rank 1\) ", found.message)
         unreachable = "was unreachable: " in found.message
         assert unreachable or f"was lost: {node_words(node)} is " in found.message
         job.wait_for(lambda: job.end_of(1)["cause"] == "NodeLost", "the charge moves to the node's loss")
-        assert f"{lost} (group rank 1) was lost" in job.end_of(1)["message"]
+        assert re.search(rf"{lost}( on {node})? \(group rank 1\) was lost", job.end_of(1)["message"])
         assert f"{node_words(node)} " in job.end_of(1)["message"]
     finally:
         job.power_on(node)

@@ -19,10 +19,13 @@ pytestmark = [pytest.mark.nodes, pytest.mark.timeout(900, func_only=True)]
 
 
 def prefers(node: str) -> dict[str, Any]:
-    """Fields of a pod that goes to this node while it can."""
+    """Fields of a pod that goes to this node while it can, and is not spread over others."""
     wanted = [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]
     term = {"weight": 100, "preference": {"matchExpressions": wanted}}
-    return {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term]}}}
+    return {
+        "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term]}},
+        "topologySpreadConstraints": [],
+    }
 
 
 def node_of_the_leader(release: Release[KubeletCluster]) -> str:
