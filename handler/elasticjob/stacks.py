@@ -15,9 +15,9 @@ import signal
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from elasticjob.worker.stack_signal import PREFIX, SIGNAL
+from elasticjob.workers import processes
 from elasticjob.workers.worker_list import listed
 
 WAIT_SECONDS = 3.0
@@ -67,8 +67,8 @@ def find() -> list[Worker]:
 def _worker_above(pid: int, said: Mapping[int, object]) -> int:
     """The pid of the worker that this process is or descends from; 0 if it belongs to no worker."""
     while pid > 0 and pid not in said:
-        fields = "".join(_read(f"/proc/{pid}/stat")).rpartition(")")[2].split()
-        pid = int(fields[1]) if len(fields) > 1 else 0
+        process = _process(pid)
+        pid = process.parent if process is not None else 0
     return max(pid, 0)
 
 
@@ -145,7 +145,7 @@ class _Status:
 
 def _status(pid: int, thread: str = "") -> _Status | None:
     """None if it is gone."""
-    lines = _read(f"/proc/{pid}/{thread}status")
+    lines = _read(pid, f"{thread}status").decode(errors="replace").splitlines()
     fields = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
     if "SigCgt" not in fields:
         return None
@@ -160,15 +160,20 @@ def _status(pid: int, thread: str = "") -> _Status | None:
 
 def _born(pid: int) -> int:
     """When it was started, in the kernel's ticks; 0 if it is gone."""
-    fields = "".join(_read(f"/proc/{pid}/stat")).rpartition(")")[2].split()
-    return int(fields[19]) if len(fields) > 19 else 0
+    process = _process(pid)
+    return process.born if process is not None else 0
 
 
-def _read(path: str) -> list[str]:
+def _process(pid: int) -> processes.Process | None:
+    return processes.parse(pid, _read(pid, "stat"))
+
+
+def _read(pid: int, name: str) -> bytes:
+    """A file in ``/proc/PID``; nothing if it can't be read, also if descriptors are exhausted."""
     try:
-        return Path(path).read_text(errors="replace").splitlines()
+        return processes.read(pid, name)
     except OSError:
-        return []
+        return b""
 
 
 if __name__ == "__main__":

@@ -188,9 +188,8 @@ class Scene:
     def has_published(self, count: int) -> None:
         """The round Lease says how many replicas are awaited. Its sentence is written every ten seconds at
         most: a change and its reverse within that time are no write."""
-        path = f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases/job-round"
         awaited = f"of {count} replicas"
-        wait_for(lambda: awaited in str(self.cluster.read(path)), DEADLINE, f"{awaited!r} in the Lease")
+        wait_for(lambda: awaited in str(self._lease("job-round")), DEADLINE, f"{awaited!r} in the Lease")
 
     def has_told(self) -> None:
         """There is the Event about the flag: the next time it is said is a count of the same."""
@@ -234,9 +233,11 @@ class Scene:
         return found
 
     def lease(self) -> dict[str, Any]:
-        path = f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases/{NAME}"
-        spec: dict[str, Any] = self.cluster.read(path)["spec"]
+        spec: dict[str, Any] = self._lease(NAME)["spec"]
         return spec
+
+    def _lease(self, name: str) -> dict[str, Any]:
+        return self.cluster.read(f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases/{name}")
 
     def renewals(self, count: int) -> None:
         """Let the present leader go on for this long."""

@@ -27,11 +27,10 @@ from elasticjob.api.leases import LeaseApi
 from elasticjob.contract import names
 from elasticjob.contract.round_record import RoundRecord
 from elasticjob.core.participant import Stop
+from elasticjob.rounds.causes import Cause
 from elasticjob.warm import early_start
 from elasticjob.workers.torch_agent import calling_agent, final_failures
 
-OUT_OF_MEMORY = "OutOfMemory"
-"""The cause of a round that ended because a container's memory was used up."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -156,7 +155,7 @@ class K8sRendezvousHandler(RendezvousHandler):
             if not parts.core.observe(record):
                 return
             active, over = self._rounds.active, bool(parts.core.end_reason())
-            out_of_memory = record.out_of_memory or record.cause == OUT_OF_MEMORY
+            out_of_memory = record.out_of_memory or record.cause == Cause.OUT_OF_MEMORY
             drains, replaces = parts.core.drain_asked(), parts.core.replaces()
             parts.changed.notify_all()
         if out_of_memory and parts.warm is not None:

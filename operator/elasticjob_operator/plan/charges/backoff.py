@@ -28,6 +28,7 @@ from itertools import pairwise
 from elasticjob.contract.names import pod_name
 from elasticjob.rounds.causes import PLANNED, Cause
 from elasticjob.rounds.state import MemberState
+from elasticjob_operator.pauses import exponential
 from elasticjob_operator.plan.losses import pod_ends
 from elasticjob_operator.plan.state.evidence import NEVER_CHARGED, PREEMPTION, SCALING
 from elasticjob_operator.plan.state.model import Pod
@@ -53,7 +54,7 @@ MAX_SLOT_BACKOFFS = 100
 
 def backoff_seconds(count: int) -> float:
     """The pause after this many early ends in a row."""
-    return min(MAX_BACKOFF_SECONDS, 2.0 ** min(count - 1, 10)) if count > 0 else 0.0
+    return exponential(1.0, MAX_BACKOFF_SECONDS, count) if count > 0 else 0.0
 
 
 def early_end_streak(p: Pass) -> int:
