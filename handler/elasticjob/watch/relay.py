@@ -5,7 +5,8 @@ cannot write, and later that it has left the round, and with which failure. The 
 own Lease; for a leader that cannot write, the members after it do.
 
 Messages are appended to a log: a counter, and a key for each message. No key has to exist before, so agents
-of other versions are not disturbed.
+of other versions are not disturbed. A message may be counted and never come: its writer's connection breaks
+in between, for example because the agent closes the round that it has left.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 MAX_MESSAGES = 256
 """How many messages are read at once."""
+MAX_MISSING = 32
+"""How many messages that are counted and have not come are looked for."""
 COUNT_KEY = "elasticjob/cutoff/count"
 MESSAGE_KEY = "elasticjob/cutoff/word/"
 
@@ -45,7 +48,11 @@ class Relay:
         self._storing = False
         self._cut_off: dict[int, CutOff] = {}
         self._published: RelayReport | None = None
-        self._read = 0
+        self._counted = 0
+        self._missing: list[int] = []
+        """Messages that are counted and have not come."""
+        self._newest: dict[int, int] = {}
+        """By rank: the number of its newest message."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="elasticjob-relay", daemon=True)
 
@@ -113,7 +120,7 @@ class Relay:
         period = self._membership.limits.heartbeat_period
         changed = threading.Condition()
         connection = self._open(changed)
-        call: StoreCall[list[bytes]] | None = None
+        call: StoreCall[list[tuple[int, bytes]]] | None = None
         while not self._stop.wait(period):
             try:
                 if call is None:
@@ -137,26 +144,30 @@ class Relay:
         m = self._membership
         return StoreConnection(lambda: connect(m.leader_endpoint), m.prefix, changed)
 
-    def _new_messages(self, store: KeyValueStore) -> list[bytes]:
-        count = store.add(COUNT_KEY, 0)
-        messages: list[bytes] = []
-        while self._read < count and len(messages) < MAX_MESSAGES:
-            key = f"{MESSAGE_KEY}{self._read + 1}"
-            if not store.check([key]):
-                break  # its writer has only counted it yet
-            messages.append(store.get(key))
-            self._read += 1
+    def _new_messages(self, store: KeyValueStore) -> list[tuple[int, bytes]]:
+        counted = min(store.add(COUNT_KEY, 0), self._counted + MAX_MESSAGES)
+        messages: list[tuple[int, bytes]] = []
+        missing: list[int] = []
+        for number in (*self._missing, *range(self._counted + 1, counted + 1)):
+            key = f"{MESSAGE_KEY}{number}"
+            if store.check([key]):
+                messages.append((number, store.get(key)))
+            else:
+                missing.append(number)
+        # Only now: an error of the connection loses none of them.
+        self._counted, self._missing = counted, missing[-MAX_MISSING:]
         return messages
 
-    def _take(self, messages: list[bytes]) -> None:
-        for message in messages:
+    def _take(self, messages: list[tuple[int, bytes]]) -> None:
+        for number, message in messages:
             try:
                 one = CutOff.parse(message[: MAX_WORD_BYTES + 1].decode("utf-8", "replace"))
             except RecordError as error:
                 logger.debug("relay: %s", error)
                 continue
-            if one.group_rank >= self._membership.size:
+            if one.group_rank >= self._membership.size or number < self._newest.get(one.group_rank, 0):
                 continue
+            self._newest[one.group_rank] = number
             if one.why:
                 # In an outage of the API server all members report this.
                 logger.log(

@@ -92,6 +92,24 @@ def test_words_that_make_no_sense_are_passed_over(leases: Leases, start: Start) 
     leases.wait_for(lambda: relayed(leases, "a") == {1: CutOff(1, "Unauthorized")}, "it cannot write")
 
 
+def test_a_message_that_was_counted_and_has_not_come_holds_back_no_other(
+    leases: Leases, start: Start
+) -> None:
+    """The connection of its writer broke in between. Of one member the newest counts, whenever they come."""
+    handlers, _, record = two(leases, start)
+    membership = handlers[1]._core.membership
+    assert membership is not None
+    store = PrefixStore(membership.prefix, connect(record.leader_endpoint))
+    late = store.add(COUNT_KEY, 1)
+    leases.refused["b"] = Unauthorized("Unauthorized", 401)
+    handlers[1]._parts.lease.write()
+    leases.wait_for(lambda: relayed(leases, "a") == {1: CutOff(1, "Unauthorized")}, "it cannot write")
+    store.set(f"{MESSAGE_KEY}{late}", CutOff(1, "").dump())
+    last = store.add(COUNT_KEY, 1)
+    store.set(f"{MESSAGE_KEY}{last}", CutOff(1, "Unauthorized", left=True).dump())
+    leases.wait_for(lambda: relayed(leases, "a")[1].left, "the newest")
+
+
 def test_short_trouble_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elasticjob.core.write_trouble.CANNOT_WRITE_SECONDS", 3.0)
     trouble = WriteTrouble()
