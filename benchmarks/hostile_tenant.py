@@ -4,8 +4,8 @@ With the rights of a namespace's editor, and what any pod can reach. For that ma
 
 * jobs with the largest templates that are accepted, and with some that are not;
 * Leases with the label of jobs that exist and of jobs that do not, full of text, changing all the time;
-* GETs of the metrics and of the probes of each operator (the URLs), forty at a time, connections that say
-  nothing, half a request, a thousand requests in one packet.
+* from eight addresses, as so many pods have: GETs of the metrics and of the probes of each operator (the
+  URLs), forty at a time, connections that say nothing, half a request, a thousand requests in one packet.
 
 Prints what it has done as JSON.
 """
@@ -21,6 +21,7 @@ import ssl
 import sys
 import time
 from collections import Counter
+from contextlib import AsyncExitStack
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -29,6 +30,8 @@ from elasticjob.contract import names
 
 LARGE_JOBS, TOO_LARGE_JOBS, LEASES = 200, 40, 1_000
 ASKING, SILENT = 40, 300
+ADDRESSES = [f"127.0.0.{n}" for n in range(2, 10)]
+"""127.0.0.1 is the operator's own pod's."""
 _AT_ONCE = 8
 _TEMPLATE_BYTES = 127 * 1024
 _WORDS = 200_000
@@ -51,11 +54,21 @@ class Tenant:
     async def run(self, api: aiohttp.ClientSession) -> None:
         """Do all of it until the time is over."""
         writes = asyncio.Semaphore(_AT_ONCE)
-        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as web:
+        async with AsyncExitStack() as stack:
+            pods = [
+                await stack.enter_async_context(
+                    aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, local_addr=(one, 0)))
+                )
+                for one in ADDRESSES
+            ]
+            paths = ["/metrics"] * ASKING + ["/livez", "/readyz"] * 2
             await asyncio.gather(
                 self._make(api, writes),
-                *(self._ask(web, url + path) for url in self._urls for path in ["/metrics"] * ASKING),
-                *(self._ask(web, url + path) for url in self._urls for path in ("/livez", "/readyz") * 2),
+                *(
+                    self._ask(pods[n % len(pods)], url + path)
+                    for url in self._urls
+                    for n, path in enumerate(paths)
+                ),
                 *(self._connect(url, b"") for url in self._urls for _ in range(SILENT)),
                 *(self._connect(url, _HALF) for url in self._urls for _ in range(_AT_ONCE)),
                 *(self._connect(url, (_HALF + b"\r\n") * 1000) for url in self._urls for _ in range(2)),
@@ -129,7 +142,10 @@ class Tenant:
         address = urlsplit(url)
         while time.monotonic() < self._until:
             with contextlib.suppress(OSError, TimeoutError):
-                reader, writer = await asyncio.open_connection(address.hostname, address.port)
+                source = self._random.choice(ADDRESSES), 0
+                reader, writer = await asyncio.open_connection(
+                    address.hostname, address.port, local_addr=source
+                )
                 writer.write(said)
                 self.done["connections"] += 1
                 async with asyncio.timeout(20):

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from elasticjob_operator import __main__ as operator
-from elasticjob_operator import app
+from elasticjob_operator import app, health, probe_server
 from elasticjob_operator.controller.controller import Controller
 from elasticjob_operator.controller.registry import JobEntry
 from elasticjob_operator.observe.answers import Json
@@ -245,6 +245,9 @@ def main() -> None:
     os.environ["JOBS_OPERATOR_FILE"] = sys.argv.pop(1)
     app.Client = TimedClient  # type: ignore[attr-defined]
     app.Controller = TimedController  # type: ignore[attr-defined, assignment]
+    # The other loopback addresses are other pods'.
+    for module in (probe_server, health):
+        module.from_inside = lambda remote: remote == "127.0.0.1"  # type: ignore[attr-defined]
     _collections()
     operator.main()
 

@@ -3,8 +3,8 @@
 A full collection looks at every object that there is. With 1,000 jobs it took up to 0.65 s, and a start had
 some eighty of them. Here what has outlived a young collection is looked at once more, and then frozen: no
 later collection looks at it. It is freed as ever when the last reference to it goes. Only a circle of
-frozen objects would stay, so once in a while everything is looked at. What there is at the start, modules
-above all, is frozen before anything is served.
+frozen objects would stay, so everything is looked at every few hours, and sooner if there are twice as many
+objects. What there is at the start, modules above all, is frozen before anything is served.
 
 What was freed goes back to the machine once a minute: a collection empties Python's own lists of free
 objects, and glibc, which keeps what lies below something that is still used, is asked for the rest
@@ -26,6 +26,8 @@ the middle generation."""
 _NEVER = 1_000_000
 WHOLE_SECONDS = 6 * 3600.0
 """Time between two collections of everything."""
+FEW = 100_000
+"""So many more objects are no reason for one."""
 GIVE_BACK_SECONDS = 60.0
 """Time between two returns of free memory to the machine."""
 
@@ -39,6 +41,8 @@ class GcTuning:
         self._loop = loop
         self._monotonic = monotonic
         self._whole = monotonic()
+        self._most = 0
+        """With more frozen objects than this, everything is looked at."""
         self._due = False
         self._before = gc.get_threshold()
         self._trim = _malloc_trim()
@@ -48,6 +52,7 @@ class GcTuning:
         """Begin, for the whole process."""
         gc.set_threshold(YOUNG, MIDDLE, _NEVER)
         gc.freeze()  # imports leave nothing to collect
+        self._most = _twice_as_many()
         gc.callbacks.append(self._collected)
         self._returning = self._loop.call_later(GIVE_BACK_SECONDS, self.give_back)
 
@@ -66,21 +71,28 @@ class GcTuning:
             self._due = True
             self._loop.call_soon_threadsafe(self._settle)
 
-    def _settle(self) -> None:
+    def _settle(self, whole: bool = False) -> None:
         self._due = False
-        if self._monotonic() - self._whole > WHOLE_SECONDS:
+        whole = whole or self._monotonic() - self._whole > WHOLE_SECONDS
+        if whole:
             self._whole = self._monotonic()
             gc.unfreeze()
         gc.collect()
         gc.freeze()
+        if whole:
+            self._most = _twice_as_many()
 
     def give_back(self) -> None:
         """Return what is free to the machine, now and then once a minute."""
         if self._returning is not None:
             self._returning.cancel()
-        self._settle()
+        self._settle(whole=gc.get_freeze_count() > self._most)  # counting takes milliseconds
         self._trim(0)
         self._returning = self._loop.call_later(GIVE_BACK_SECONDS, self.give_back)
+
+
+def _twice_as_many() -> int:
+    return 2 * gc.get_freeze_count() + FEW
 
 
 def _malloc_trim() -> Callable[[int], object]:

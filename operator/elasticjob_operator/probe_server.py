@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 MOST = 64
 PER_SECOND, AT_ONCE = 20.0, 50.0
@@ -32,6 +34,11 @@ _REMEMBERED = 4_096
 _CLOSING_SECONDS = 1.0
 
 Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+_LOG = logging.getLogger(__name__)
+_LOG.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError)))
+"""aiohttp logs a traceback for what is no HTTP request, and anybody may send that."""
 
 
 def from_inside(remote: str) -> bool:
@@ -103,7 +110,12 @@ class _Door(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
         self._server.knocked(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        _break_circle(self._transport)
 
 
 class _Server(web.Server):
@@ -113,11 +125,13 @@ class _Server(web.Server):
         super().__init__(
             self._answer,
             access_log=None,
+            logger=_LOG,
             keepalive_timeout=_IDLE_SECONDS,
             lingering_time=0.0,
             auto_decompress=False,
         )
         self._answers = dict(answers)
+        self._ends: dict[asyncio.Transport, asyncio.TimerHandle] = {}
         self.doorkeeper = Doorkeeper()
 
     def __call__(self) -> Any:
@@ -133,7 +147,7 @@ class _Server(web.Server):
         leaves = self.doorkeeper.entered(transport, address)
         if leaves is not None:
             leaves.abort()
-        asyncio.get_running_loop().call_later(SECONDS, transport.abort)
+        self._ends[transport] = asyncio.get_running_loop().call_later(SECONDS, transport.abort)
         handler = super().__call__()
         transport.set_protocol(handler)
         handler.connection_made(transport)
@@ -142,6 +156,9 @@ class _Server(web.Server):
         transport = self._connections.get(handler)
         super().connection_lost(handler, exc)
         self.doorkeeper.left(transport)
+        if isinstance(transport, asyncio.Transport):
+            self._ends.pop(transport).cancel()
+            _break_circle(transport)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         answer = self._answers.get(request.path)
@@ -154,6 +171,13 @@ class _Server(web.Server):
             response = await answer(request)
         response.force_close()
         return response
+
+
+def _break_circle(transport: asyncio.Transport) -> None:
+    """Of a connection that is closed: asyncio's transport holds a method of itself, so that only a collection
+    frees it. Strangers make hundreds a second, and what is frozen is collected every few hours
+    (``gc_tuning``)."""
+    vars(transport).pop("_read_ready_cb", None)
 
 
 async def serve(answers: Mapping[str, Answer], host: str, port: int) -> web.BaseRunner:

@@ -89,6 +89,25 @@ async def test_frozen_circles_are_freed_once_in_a_while(clock: Clock) -> None:
     assert gone() is None
 
 
+async def test_frozen_circles_are_freed_when_there_are_twice_as_many_objects(
+    tuning: GcTuning, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elasticjob_operator.gc_tuning.FEW", 0)
+    tuning.start()
+    one = Node()
+    one.other = Node()
+    one.other.other = one
+    gone = weakref.ref(one)
+    kept = await containers()
+    del one
+    tuning.give_back()
+    assert gone() is not None, "there are a few more"
+    kept += [[number] for number in range(gc.get_freeze_count() + MANY)]
+    await containers()
+    tuning.give_back()
+    assert gone() is None
+
+
 async def test_in_the_end_all_is_as_python_has_it() -> None:
     before = gc.get_threshold(), list(gc.callbacks)
     tuning = GcTuning(asyncio.get_running_loop())
