@@ -23,10 +23,10 @@ RESUME_MOMENTS = (
     "load-index",
     "load-data",
 )
-SAVE_MOMENTS = ("plan", "shard", "written", "failure")
-RANK_0_MOMENTS = ("room", "index", "marker", "marked")
+SAVE_MOMENTS = ("plan", "copied", "room", "shard", "written", "failure")
+RANK_0_MOMENTS = ("index", "marker", "marked")
 """What rank 0 alone does in a save."""
-AGREEMENTS = {"begin": 1, "candidates": 2, "forget": 3, "failure": 4}
+AGREEMENTS = {"begin": 1, "candidates": 2, "forget": 3, "room": 4, "failure": 5}
 """The agreements on the way to a checkpoint, in their order; the last is about a save that has failed."""
 
 Action = Callable[[], None]
@@ -66,8 +66,8 @@ def at(moment: str, step: int, action: Action) -> None:
         _before(shards.Reader, "read_data", action)
     elif moment == "plan":
         _before(shards.Writer, "prepare_local_plan", action, of_this_save)
-    elif moment == "room":
-        _before(shards.Writer, "prepare_global_plan", action, of_this_save)
+    elif moment == "copied":
+        _before(shards.Writer, "write_data", action, of_this_save)
     elif moment == "shard":
         _before(shards._Files, "create_stream", action, half_written)
     elif moment == "written":

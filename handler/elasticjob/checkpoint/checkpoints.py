@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from datetime import timedelta
 from functools import partial
@@ -32,7 +32,8 @@ from elasticjob.checkpoint.decide import (
 )
 from elasticjob.checkpoint.directory import Directory
 from elasticjob.checkpoint.shards import Reader, Writer, checksum
-from elasticjob.checkpoint.state import check, copied
+from elasticjob.checkpoint.share import SharePlanner
+from elasticjob.checkpoint.state import check, entries
 from elasticjob.checkpoint.storage import open_storage
 from elasticjob.checkpoint.trust import Planner
 from elasticjob.worker import fenced, stopping
@@ -88,6 +89,8 @@ class Checkpoints:
             self._group = self._new_group()
         self._rank = dist.get_rank() if self._group else 0
         self._world_size = dist.get_world_size() if self._group else 1
+        self._planner = SharePlanner()
+        self._saving = ThreadPoolExecutor(1, thread_name_prefix="elasticjob-save")
         self._pending: tuple[Name, Future[Any]] | None = None
         self._good: Name | None = None
         self._last_step = -1
@@ -148,7 +151,8 @@ class Checkpoints:
         return 0
 
     def save(self, step: int, state: Mapping[str, Any]) -> None:
-        """Begin to save ``state`` as of ``step``; returns when it is copied, and a thread does the rest.
+        """Begin to save ``state`` as of ``step``; returns when each rank has copied the share that it will
+        write, and a thread does the rest.
 
         Waits first until the previous save is complete, and raises what ``wait`` raises. A step that was
         saved or resumed last is not saved again. Raises ValueError for a lower one.
@@ -165,11 +169,19 @@ class Checkpoints:
         writer = Writer(
             self._storage,
             self._folder(name),
-            partial(self._directory.make_room, name, self._good),
+            partial(self._agreed, partial(self._directory.make_room, name, self._good)),
             partial(self._complete, name),
         )
-        future = dcp.async_save(copied(state), storage_writer=writer, process_group=self._group)
-        self._pending = (name, cast("Future[Any]", future))
+        self._planner.begin()
+        future = self._saving.submit(
+            dcp.save,
+            entries(state),
+            storage_writer=writer,
+            planner=self._planner,
+            process_group=self._group,
+        )
+        self._pending = (name, future)
+        self._planner.copy(future)
         stopping.finish_first(self.wait)
         self._last_step = step
 
@@ -187,8 +199,13 @@ class Checkpoints:
         stopping.finished(self.wait)
         try:
             self._together(future.result)
-        except CheckpointException as error:
-            raise self._failure(name, error) from error
+        except BaseException as error:
+            self._planner.forget()
+            if isinstance(error, CheckpointException):
+                raise self._failure(name, error) from error
+            raise
+        finally:
+            self._planner.end()
         self._good, self._last_step = name, last_step
 
     def close(self) -> None:
@@ -220,6 +237,7 @@ class Checkpoints:
         return token
 
     def _end(self, *, gives_up: bool) -> None:
+        self._saving.shutdown(wait=False)
         if self._beats is not None:
             self._beats.stop(gives_up=gives_up)
 

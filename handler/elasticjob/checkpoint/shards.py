@@ -30,8 +30,8 @@ _METADATA = ".metadata"
 
 
 class Writer(FileSystemWriter):
-    """Writes one checkpoint into ``folder``. On rank 0 ``make_room`` is called before anything is written,
-    and ``complete`` gets size and checksum of each file."""
+    """Writes one checkpoint into ``folder``. ``make_room`` is called on all ranks before anything is written;
+    ``complete`` is called on rank 0 and gets size and checksum of each file."""
 
     def __init__(
         self,
@@ -47,11 +47,8 @@ class Writer(FileSystemWriter):
         self._make_room = make_room
         self._complete = complete
 
-    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        self._make_room()
-        return super().prepare_global_plan(plans)
-
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        self._make_room()
         results = super().write_data(plan, planner).value()
         written: Future[list[WriteResult]] = Future()
         written.set_result(

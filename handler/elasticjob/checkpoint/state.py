@@ -45,22 +45,6 @@ def check(state: Mapping[str, Any]) -> None:
             )
 
 
-def copied(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of the entries, which training does not change.
-
-    async_save copies what is on a GPU, and shares what is in the host's memory (torch 2.4 to 2.15).
-    """
-    return {
-        key: _copied(value.state_dict() if isinstance(value, Stateful) else value)
-        for key, value in state.items()
-    }
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.detach().clone() if value.device.type == "cpu" else value
-    if isinstance(value, dict):
-        return {key: _copied(item) for key, item in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_copied(item) for item in value)
-    return value
+def entries(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries as DCP divides them."""
+    return {key: value.state_dict() if isinstance(value, Stateful) else value for key, value in state.items()}

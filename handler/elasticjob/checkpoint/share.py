@@ -1,0 +1,110 @@
+"""What one rank writes of a state: DCP divides the state first, then each rank copies its own share.
+
+With DDP that is one W-th of what a copy of the whole state would be: training stops for a shorter time, and
+each rank needs less memory. A plan is made once for all saves that are alike: no metadata is gathered then.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint import DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
+from torch.distributed.checkpoint.planner import SavePlan, WriteItem
+
+from elasticjob.checkpoint.decide import CheckpointError
+
+_AS_BEFORE = "as before"
+"""``planner_data`` of a plan without items: it stands for this rank's plan of the save before."""
+
+
+class SharePlanner(DefaultSavePlanner):
+    """The planner of all saves of one ``Checkpoints``, one after the other.
+
+    DCP plans and writes in a thread of its own. In between it waits there until the caller's thread has
+    copied the share (``copy``): the state may not change before, and on GPUs the copy has to be made in the
+    stream in which training computes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.forget()
+        self._copies: dict[MetadataIndex, torch.Tensor | io.BytesIO] = {}
+
+    def begin(self) -> None:
+        """There is another save. The one before has ended."""
+        self._planned, self._copied = threading.Event(), threading.Event()
+
+    def copy(self, save: Future[Any]) -> None:
+        """Copy this rank's share as soon as it is known. Returns at once if ``save`` has failed before."""
+        save.add_done_callback(lambda _: self._planned.set())
+        try:
+            self._planned.wait()
+            if not save.done():
+                assert self._final is not None
+                for item in self._final.items:
+                    self._copies[item.index] = _copy(super().resolve_data(item))
+        finally:
+            self._copied.set()
+
+    def end(self) -> None:
+        """The save has ended: let its copies go."""
+        self._copies = {}
+
+    def forget(self) -> None:
+        """A save has failed, so that the ranks may not agree on what was planned: plan the next one anew."""
+        self._local: SavePlan | None = None
+        self._final: SavePlan | None = None
+        self._everywhere: list[SavePlan] = []
+        self._metadata: Metadata | None = None
+
+    # -- called by DCP -------------------------------------------------------------------------------------
+
+    def create_local_plan(self) -> SavePlan:
+        plan = super().create_local_plan()
+        if plan == self._local:
+            return SavePlan([], planner_data=_AS_BEFORE)
+        self._local = plan
+        return plan
+
+    def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
+        """Called on rank 0."""
+        if all(_is_as_before(plan) for plan in all_plans):
+            assert self._metadata is not None
+            return all_plans, replace(self._metadata)
+        before = self._everywhere or all_plans
+        self._everywhere = [
+            old if _is_as_before(plan) else plan for plan, old in zip(all_plans, before, strict=True)
+        ]
+        plans, self._metadata = super().create_global_plan(self._everywhere)
+        return plans, replace(self._metadata)
+
+    def finish_plan(self, new_plan: SavePlan) -> SavePlan:
+        if not _is_as_before(new_plan):
+            self._final = super().finish_plan(new_plan)
+        assert self._final is not None
+        self._planned.set()
+        self._copied.wait()
+        return self._final
+
+    def resolve_data(self, write_item: WriteItem) -> torch.Tensor | io.BytesIO:
+        copy = self._copies.pop(write_item.index, None)
+        if copy is None:
+            raise CheckpointError(f"{write_item.index.fqn} could not be copied")
+        return copy
+
+
+def _is_as_before(plan: SavePlan) -> bool:
+    return isinstance(plan.planner_data, str) and plan.planner_data == _AS_BEFORE
+
+
+def _copy(data: torch.Tensor | io.BytesIO) -> torch.Tensor | io.BytesIO:
+    """A copy in the host's memory. Bytes have just been made."""
+    return (
+        torch.empty_like(data, device="cpu").copy_(data.detach()) if isinstance(data, torch.Tensor) else data
+    )
