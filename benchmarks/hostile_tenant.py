@@ -4,7 +4,7 @@ With the rights of a namespace's editor, and what any pod can reach. For that ma
 
 * jobs with the largest templates that are accepted, and with some that are not;
 * Leases with the label of jobs that exist and of jobs that do not, full of text, changing all the time;
-* from eight addresses, as so many pods have: GETs of the metrics and of the probes of each operator (the
+* from eight addresses, as eight pods have: GETs of the metrics and of the probes of each operator (the
   URLs), forty at a time, connections that say nothing, half a request, a thousand requests in one packet.
 
 Prints what it has done as JSON.

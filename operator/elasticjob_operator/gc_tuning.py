@@ -27,7 +27,7 @@ _NEVER = 1_000_000
 WHOLE_SECONDS = 6 * 3600.0
 """Time between two collections of everything."""
 FEW = 100_000
-"""So many more objects are no reason for one."""
+"""A growth of the frozen objects below this number starts no collection of everything."""
 GIVE_BACK_SECONDS = 60.0
 """Time between two returns of free memory to the machine."""
 

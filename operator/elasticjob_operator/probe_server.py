@@ -38,7 +38,7 @@ Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 _LOG = logging.getLogger(__name__)
 _LOG.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError)))
-"""aiohttp logs a traceback for what is no HTTP request, and anybody may send that."""
+"""aiohttp logs a traceback for each malformed request, and every pod may send them."""
 
 
 def from_inside(remote: str) -> bool:

@@ -57,7 +57,7 @@ class SharePlanner(DefaultSavePlanner):
         self._copies = {}
 
     def forget(self) -> None:
-        """A save has failed, so that the ranks may not agree on what was planned: plan the next one anew."""
+        """A save has failed. The ranks may not agree on what was planned, so all plan the next save again."""
         self._local: SavePlan | None = None
         self._final: SavePlan | None = None
         self._everywhere: list[SavePlan] = []
