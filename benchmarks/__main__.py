@@ -112,7 +112,7 @@ def _scale(arguments: argparse.Namespace) -> None:
 
     ours = arguments.n or scale.SHORT_SIZES if "k8s" in arguments.backend else ()
     others = arguments.n or scale.OTHERS_SIZES if "c10d" in arguments.backend else ()
-    what = scale.Extent(ours=ours, others={"c10d": others}, rejoins=arguments.runs or scale.REJOINS)
+    what = scale.Extent(ours=ours, others=others, rejoins=arguments.runs or scale.REJOINS)
     scale.run(what, arguments.out)
 
 

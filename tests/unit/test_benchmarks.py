@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import newcomer, pictures
+from benchmarks import pictures
 from benchmarks.drain import Change
 from benchmarks.drain import table as drain_table
 from benchmarks.plan import BACKENDS, SIZES, WHATS, in_turns, plan
@@ -169,16 +169,3 @@ def test_planned_changes_are_told_kind_by_kind() -> None:
         in text
     )
     assert "| suspended | 0.10 (0.10 to 0.10) | 0.20 (0.20 to 0.20) | - | 0 | 1 of 1 |" in text
-
-
-def test_the_newcomer_s_table_counts_commands_and_adds_their_seconds() -> None:
-    ours = [{"run": 3.0}, {"run": 5.0}, {"run": 4.0}]
-    theirs = [{"apply": 1.0, "logs": 2.0}, {"apply": 2.0, "logs": 4.0}, {"apply": 3.0, "logs": 9.0}]
-    lines = newcomer.comparison([("elasticjob run", 0, ours), ("kubectl", 21, theirs)]).splitlines()
-    assert [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]] == [
-        ["elasticjob run", "`run`", "4.00"],
-        ["elasticjob run", "1 command", "4.00"],
-        ["kubectl", "`apply`", "2.00"],
-        ["kubectl", "`logs`", "4.00"],
-        ["kubectl", "2 commands, and a manifest of 21 lines", "6.00"],
-    ]
