@@ -38,8 +38,6 @@ def comparison() -> Samples:
     add(results, "replace", "c10d", STORE_SHARING_OFF, 8, 14.0, TIMEOUT, 16.0)
     add(results, "join", "k8s", "", 128, 0.5)
     add(results, "join", "c10d", "", 128, TIMEOUT, TIMEOUT)
-    add(results, "kill_to_first_step", "k8s", "", 2, 5.0)
-    add(results, "worker_start", "c10d", "", 2, 4.5)
     results.add(Outcome(0.02, requests=1.5).sample("rejoin", "k8s", 2))
     return results
 
@@ -77,9 +75,6 @@ class TestTable:
             "| 8 | 0.20 (0.10 to 0.40) | job died (1 of 1) | 15.0 (14.0 to 16.0); timeout (1 of 3) | 0.013 |"
         )
         assert row in table(comparison)
-
-    def test_first_steps_stand_beside_the_bare_start(self, comparison: Samples) -> None:
-        assert "| kill -9 to first step, k8s | 5.00 (5.00 to 5.00) | 0.50 |" in table(comparison)
 
     def test_requests_have_a_column_where_they_were_counted(self, comparison: Samples) -> None:
         assert "| 2 | 0.020 (0.020 to 0.020) |  | 1.50 |" in table(comparison)
@@ -138,10 +133,6 @@ class TestPlan:
 
     def test_join_and_rejoin_share_their_sessions(self) -> None:
         assert {task.whats for task in plan(["rejoin", "join"], [2], 1, BACKENDS)} == {("join", "rejoin")}
-
-    def test_a_kill_takes_turns_with_the_bare_start_beside_it(self) -> None:
-        turns = list(in_turns(plan(["kill_to_first_step", "worker_start"], None, 2, ["k8s"])))
-        assert [task.whats[0] for task in turns] == ["kill_to_first_step", "worker_start", "worker_start"] * 2
 
     def test_backends_take_turns_run_by_run(self) -> None:
         turns = in_turns(plan(["join"], [2, 8], 2, BACKENDS))
