@@ -81,7 +81,7 @@ histories: $(READY) ## 100,000 simulated histories on all cores (20 minutes; ARG
 histories-checkpoints: $(READY) ## 10,000 histories of a directory of checkpoints under kills, errors and full disks (10 minutes; ARGS="--trace 7" prints one)
 	@$(BIN)/python -m tests.checkpoints $(ARGS)
 
-bench-scale: $(READY) controlplane ## joining up to 4,000 participants, c10d and etcd beside it (25 minutes; ARGS="--n 256,1000 --others ''")
+bench-scale: $(READY) controlplane ## joining up to 4,000 participants, c10d beside it (25 minutes; ARGS="--n 256,1000 --others ''")
 	@$(BIN)/python -m benchmarks.scale $(ARGS)
 
 bench-jobs: $(READY) controlplane ## one operator and 10 to 1,000 jobs of 8: start, steady state, losses, takeover, memory (40 minutes; ARGS="--jobs 10,100")

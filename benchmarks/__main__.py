@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks import arguments, measures, torchruns
+from benchmarks import arguments, measures
 from benchmarks.backends import Backend
 from benchmarks.c10d import C10d
 from benchmarks.crew import CrewError, start_zygote
@@ -22,7 +22,6 @@ from benchmarks.plan import (
     BACKENDS,
     BREAKDOWN,
     JOIN,
-    KILL_TO_FIRST_STEP,
     NOTICING,
     REJOIN,
     REPLACE,
@@ -33,7 +32,6 @@ from benchmarks.plan import (
     TASK_SECONDS,
     TOTAL_SECONDS,
     WHATS,
-    WORKER_START,
     Task,
     in_turns,
     plan,
@@ -112,7 +110,7 @@ def _scale(arguments: argparse.Namespace) -> None:
 
     ours = arguments.n or scale.SHORT_SIZES if "k8s" in arguments.backend else ()
     others = arguments.n or scale.OTHERS_SIZES if "c10d" in arguments.backend else ()
-    what = scale.Extent(ours=ours, others={"c10d": others}, rejoins=arguments.runs or scale.REJOINS)
+    what = scale.Extent(ours=ours, others=others, rejoins=arguments.runs or scale.REJOINS)
     scale.run(what, arguments.out)
 
 
@@ -170,10 +168,6 @@ def _measure(zygote: Zygote, task: Task, backend: Backend) -> dict[str, Outcome]
         return {REPLACE: measures.replace(zygote, backend, task.n, standby=task.variant == STANDBY)}
     if first == SHRINK:
         return {SHRINK: measures.shrink(zygote, backend, task.n)}
-    if first == KILL_TO_FIRST_STEP:
-        return {KILL_TO_FIRST_STEP: torchruns.kill_to_first_step(backend)}
-    if first == WORKER_START:
-        return {WORKER_START: torchruns.worker_start(task.n)}
     join, rejoin = measures.join_and_rejoin(zygote, backend, task.n, rejoin=REJOIN in task.whats)
     found = {JOIN: join, REJOIN: rejoin}
     return {what: outcome for what, outcome in found.items() if what in task.whats and outcome is not None}

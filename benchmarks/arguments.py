@@ -29,8 +29,8 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def sizes(text: str) -> tuple[int, ...]:
-    """Parse numbers of participants between commas, each at least 2."""
-    found = tuple(int(word) for word in text.split(","))
-    if min(found) < 2:
+    """Parse numbers of participants between commas, each at least 2; an empty text has none."""
+    found = tuple(int(word) for word in text.split(",") if word)
+    if min(found, default=2) < 2:
         raise argparse.ArgumentTypeError("at least 2 participants")
     return found

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -43,29 +41,6 @@ class Session(Protocol):
     def requests(self, since: float) -> int | None:
         """API requests that the participants have made for the round that was joined since then (wall-clock
         seconds), its reports included; None where there are none to count."""
-
-
-class TorchSession:
-    """What sessions of torch's own backends share: one run id, and no cluster around them."""
-
-    notices = False
-
-    def __init__(self, n: int, minimum: int) -> None:
-        self._n = n
-        self._minimum = minimum
-        self._run_id = uuid.uuid4().hex[:8]
-
-    def lost(self, index: int) -> None:
-        """They hear of no loss from a cluster."""
-
-    def settled(self) -> None:
-        """A round has nothing left to do; the pause is the one that ours gets."""
-        time.sleep(1.0)
-
-    def requests(self, since: float) -> int | None:
-        """There is no API server."""
-        del since
-        return None
 
 
 class Backend(Protocol):

@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from benchmarks.results import OK, Summary
 
@@ -312,61 +312,32 @@ class Breakdown:
 
     def write(self, path: Path) -> None:
         """Write the raw figures as JSON."""
-        bars = [
-            {
-                "backend": bar.backend,
-                "variant": bar.variant,
-                "n": bar.n,
-                "outcomes": bar.outcomes,
-                "phases": [_rounded(run) for run in bar.phases],
-                "replacement": [_rounded(run) for run in bar.paths],
-                "memory": [round(one) for one in bar.memory],
-            }
-            for bar in self.bars
-        ]
-        pauses = [
-            {
-                "backend": row.backend,
-                "variant": row.variant,
-                "n": row.n,
-                "shrunk": [round(one, 4) for one in row.shrunk],
-                "grown": [round(one, 4) for one in row.grown],
-                "came": [round(one, 4) for one in row.came],
-                "outcomes": row.outcomes,
-            }
-            for row in self.pauses
-        ]
-        memory = [
-            {**one._asdict(), "trains": round(one.trains), "stands_by": round(one.stands_by)}
-            for one in self.memory
-        ]
-        content = {"bars": bars, "pauses": pauses, "memory": memory, "environment": self.environment}
-        path.write_text(json.dumps(content, indent=1) + "\n")
+        content = {
+            "bars": [asdict(bar) for bar in self.bars],
+            "pauses": [asdict(row) for row in self.pauses],
+            "memory": [one._asdict() for one in self.memory],
+            "environment": self.environment,
+        }
+        path.write_text(json.dumps(_rounded(content), indent=1) + "\n")
 
     @staticmethod
     def read(path: Path) -> Breakdown:
         """Read what `write` wrote."""
         content = json.loads(path.read_text())
         result = Breakdown(content["environment"])
-        for bar in content["bars"]:
-            result.bars.append(
-                Bar(
-                    bar["backend"],
-                    bar["variant"],
-                    bar["n"],
-                    bar["phases"],
-                    bar["replacement"],
-                    bar["outcomes"],
-                    bar.get("memory", []),
-                )
-            )
-        result.pauses = [Pauses(**row) for row in content.get("pauses", [])]
-        result.memory = [Memory(**one) for one in content.get("memory", [])]
+        result.bars = [Bar(**bar) for bar in content["bars"]]
+        result.pauses = [Pauses(**row) for row in content["pauses"]]
+        result.memory = [Memory(**one) for one in content["memory"]]
         return result
 
 
-def _rounded(values: Mapping[str, float]) -> dict[str, float]:
-    return {name: round(value, 4) for name, value in values.items()}
+def _rounded(value: Any) -> Any:
+    """Seconds to four digits, MiB to whole ones."""
+    if isinstance(value, dict):
+        return {name: _rounded(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_rounded(one) for one in value]
+    return round(value, 4 if value < 100 else None) if isinstance(value, float) else value
 
 
 def _latest(times: Iterable[float | None]) -> float | None:

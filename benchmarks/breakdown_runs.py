@@ -51,7 +51,6 @@ from benchmarks.torchruns import (
     start,
     started_torchruns,
 )
-from benchmarks.zygote import QUIET
 from devcluster.wait import wait_for
 from elasticjob.contract import names
 from elasticjob.contract.round_record import RoundRecord
@@ -352,34 +351,16 @@ def _pods(plane: ControlPlane, n: int, *, warm: bool = False) -> Run:
 @contextlib.contextmanager
 def _job(plane: ControlPlane, n: int, folder: Path, *, warm: bool) -> Iterator[K8sSession]:
     """An ElasticJob with a template, gone with its pods at the end."""
-    container = {
-        "name": "train",
-        "image": "torchrun",
-        "command": [sys.executable, str(TRACED), str(SCRIPT)],
-        "env": [
-            *({"name": key, "value": value} for key, value in QUIET.items()),
-            {"name": "BENCH_STAMPS", "value": str(folder)},
-            *([{"name": "PET_RDZV_CONF", "value": "warm=on"}] if warm else []),
-            {"name": "BENCH_AGENT", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
-        ],
-    }
-    template = {"spec": {"containers": [container], "terminationGracePeriodSeconds": 35}}
+    environment = [
+        {"name": "BENCH_STAMPS", "value": str(folder)},
+        *([{"name": "PET_RDZV_CONF", "value": "warm=on"}] if warm else []),
+        {"name": "BENCH_AGENT", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+    ]
     session = K8sSession(plane, f"pods-{n}-{time.monotonic_ns() % 1_000_000}", n, n, 0)
-    session.apply({"replicas": n, "minReplicas": n, "handlerSource": "Image", "template": template})
-    try:
+    with session.trains(
+        [sys.executable, str(TRACED), str(SCRIPT)], environment, {"terminationGracePeriodSeconds": 35}
+    ):
         yield session
-    finally:
-        session.close()
-        plane.cluster.kubectl(
-            "-n",
-            _NAMESPACE,
-            "delete",
-            "pods",
-            "-l",
-            f"{names.JOB_LABEL}={session.job}",
-            "--force",
-            check=False,
-        )
 
 
 # -- what the cluster knew and when ------------------------------------------------------------------------

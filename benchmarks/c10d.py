@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
+import uuid
 from collections.abc import Iterator
 
-from benchmarks.backends import Seat, TorchSession
+from benchmarks.backends import Seat
 from benchmarks.results import STORE_SHARING_OFF
 
 _HOST = "127.0.0.1"
 
 
-class C10dSession(TorchSession):
-    """One run id on one store."""
+class C10dSession:
+    """One run id on one store, and no cluster around it."""
+
+    notices = False
 
     def __init__(self, n: int, minimum: int, variant: str) -> None:
-        super().__init__(n, minimum)
+        self._n = n
+        self._minimum = minimum
+        self._run_id = uuid.uuid4().hex[:8]
         self._environment = {
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1" if variant == STORE_SHARING_OFF else "0"
         }
@@ -38,6 +44,18 @@ class C10dSession(TorchSession):
             config={"is_host": "true" if index == 0 else "false"},
             environment=self._environment,
         )
+
+    def lost(self, index: int) -> None:
+        """Its participants hear of no loss from a cluster."""
+
+    def settled(self) -> None:
+        """A round has nothing left to do; the pause is the one that ours gets."""
+        time.sleep(1.0)
+
+    def requests(self, since: float) -> int | None:
+        """There is no API server."""
+        del since
+        return None
 
 
 class C10d:

@@ -11,7 +11,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
@@ -37,9 +37,9 @@ class Answers:
     missing: int
 
 
-def start_zygote(environment: Mapping[str, str] | None = None) -> Zygote:
+def start_zygote() -> Zygote:
     """The process that participants are forked from. A context manager."""
-    return Zygote(("torch.distributed.elastic.rendezvous.registry", serve.__module__), environment)
+    return Zygote(("torch.distributed.elastic.rendezvous.registry", serve.__module__))
 
 
 class Participant:

@@ -24,7 +24,6 @@ from benchmarks import markdown
 from benchmarks.environment import environment
 from benchmarks.k8s import ControlPlane, K8sSession
 from benchmarks.results import Summary
-from benchmarks.zygote import QUIET
 from devcluster.wait import wait_for
 from elasticjob.contract import names
 
@@ -134,34 +133,16 @@ def run(plane: ControlPlane, *, warm: bool) -> Iterator[Change]:
 @contextmanager
 def _job(plane: ControlPlane, folder: Path, *, warm: bool) -> Iterator[Digits]:
     name = f"drain-{time.monotonic_ns() % 1_000_000}"
-    session = K8sSession(plane, name, 1, 1, 0)
     job = Digits(plane, name, folder / "steps.jsonl")
-    container = {
-        "name": "train",
-        "image": "torchrun",
-        "command": [
-            *(sys.executable, "-m", "torch.distributed.run", str(DIGITS)),
-            *(f"--checkpoint-dir={folder}", f"--step-log={job.log}", "--checkpoint-every=100000000"),
-            *("--epochs=1000000", "--width=64"),
-        ],
-        "env": [{"name": key, "value": value} for key, value in QUIET.items()],
-    }
-    session.apply(
-        {
-            "replicas": 1,
-            "minReplicas": 1,
-            "handlerSource": "Image",
-            "warmWorkers": {"enabled": warm},
-            "scaling": {"scaleUpDelaySeconds": 0},
-            "template": {"spec": {"containers": [container]}},
-        }
-    )
-    try:
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", str(DIGITS)),
+        *(f"--checkpoint-dir={folder}", f"--step-log={job.log}", "--checkpoint-every=100000000"),
+        *("--epochs=1000000", "--width=64"),
+    ]
+    at_once = {"scaleUpDelaySeconds": 0}
+    session = K8sSession(plane, name, 1, 1, 0)
+    with session.trains(command, (), {}, warmWorkers={"enabled": warm}, scaling=at_once):
         yield job
-    finally:
-        session.close()
-        selector = f"{names.JOB_LABEL}={name}"
-        plane.cluster.kubectl("-n", NAMESPACE, "delete", "pods", "-l", selector, "--force", check=False)
 
 
 class Digits:

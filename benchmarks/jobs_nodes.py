@@ -24,6 +24,7 @@ from typing import Any
 
 import aiohttp
 
+from benchmarks.k8s import killed, running
 from elasticjob.contract import names
 from elasticjob.contract.endpoint import format_endpoint
 from elasticjob.contract.fields import RecordError
@@ -69,13 +70,13 @@ class Seat:
         self._job.seats.pop(self.uid, None)
         began = time.monotonic()
         path = f"/api/v1/namespaces/{self._job.namespace}/pods/{self.name}/status"
-        await self._nodes.persist("lose", "PATCH", path, {"status": _killed()}, _MERGE)
+        await self._nodes.persist("lose", "PATCH", path, {"status": killed()}, _MERGE)
         return began
 
     async def _live(self) -> None:
         path = f"/api/v1/namespaces/{self._job.namespace}/pods/{self.name}/status"
         await self._nodes.persist(
-            "run", "PATCH", path, {"status": _running(next(self._nodes.addresses))}, _MERGE
+            "run", "PATCH", path, {"status": running(next(self._nodes.addresses))}, _MERGE
         )
         if self._job.record is not None:
             self._core.observe(self._job.record)
@@ -313,24 +314,3 @@ class Nodes:
             job.phases.setdefault((job.record.number, job.record.phase), time.monotonic())
             for seat in list(job.seats.values()):
                 seat.observe(job.record)
-
-
-def _killed() -> dict[str, Any]:
-    """What kubelet writes once the container was killed."""
-    container = {"name": "train", "image": "played", "imageID": "", "ready": False, "restartCount": 0}
-    return {
-        "phase": "Failed",
-        "containerStatuses": [{**container, "state": {"terminated": {"exitCode": 137, "reason": "Error"}}}],
-    }
-
-
-def _running(address: str) -> dict[str, Any]:
-    """What kubelet writes once the container runs."""
-    container = {"name": "train", "image": "played", "imageID": "", "ready": True, "restartCount": 0}
-    return {
-        "phase": "Running",
-        "podIP": address,
-        "podIPs": [{"ip": address}],
-        "conditions": [{"type": "Ready", "status": "True"}],
-        "containerStatuses": [{**container, "state": {"running": {}}}],
-    }

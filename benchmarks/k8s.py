@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from urllib.parse import urlsplit
 from benchmarks.backends import Seat
 from benchmarks.cable import NEAR
 from benchmarks.swarm_messages import SwarmSeat
+from benchmarks.zygote import QUIET
 from devcluster.api import ApiClient, Response
 from devcluster.cluster import Cluster
 from devcluster.commands import DEFAULT_CONTROLLERS, Options
@@ -161,6 +163,24 @@ class K8sSession:
         """Create the job alone."""
         _done(self._api.request("POST", _JOBS, _job(self.job, spec)))
 
+    @contextlib.contextmanager
+    def trains(
+        self, command: Sequence[str], environment: Sequence[object], pod: Mapping[str, object], **spec: object
+    ) -> Iterator[None]:
+        """A job with a template, whose pods run on devcluster's nodes; gone with them at the end. ``pod`` is
+        added to the pod's spec, ``spec`` to the job's."""
+        quiet = [{"name": key, "value": value} for key, value in QUIET.items()]
+        container = {"name": "train", "image": "torchrun", "command": command, "env": [*quiet, *environment]}
+        template = {"spec": {"containers": [container], **pod}}
+        head = {"replicas": self._n, "minReplicas": self._minimum, "handlerSource": "Image"}
+        self.apply({**head, "template": template, **spec})
+        try:
+            yield
+        finally:
+            self.close()
+            words = ("-n", _NAMESPACE, "delete", "pods", "-l", f"{names.JOB_LABEL}={self.job}", "--force")
+            self._plane.cluster.kubectl(*words, check=False)
+
     def pod(self, index: int) -> str:
         """The name of the pod that a seat plays."""
         return self._pods[index]
@@ -172,7 +192,7 @@ class K8sSession:
         for index, pod in enumerate(self._pods):
             answer = _done(self._api.request("POST", _PODS, _pod(pod, self.job, index)))
             self._uids[pod] = answer.json()["metadata"]["uid"]
-            self._patch_status(pod, _running())
+            self._patch_status(pod, running())
         wait_for(
             self._granted, _TIMEOUT_SECONDS, lambda: f"the operator's Role\n{self._plane.operator_log()}"
         )
@@ -212,7 +232,7 @@ class K8sSession:
 
     def lost(self, index: int) -> None:
         """What kubelet writes when it sees that the container has ended."""
-        self._patch_status(self._pods[index], _killed())
+        self._patch_status(self._pods[index], killed())
 
     def settled(self) -> None:
         """Wait until the leader has reported the round established; then the pause that c10d gets too."""
@@ -222,16 +242,7 @@ class K8sSession:
     def requests(self, since: float) -> int | None:
         """Requests in the audit log whose user is a pod of this job; a watch counts when it begins."""
         time.sleep(_REPORTS_SECONDS)
-        count = 0
-        with self._plane.audit_log.open() as log:
-            log.seek(self._audit_offset)
-            for line in log:
-                event = audit_event(line)
-                if event is not None and since <= _received(event) and self._is_ours(event):
-                    count += event["stage"] == (
-                        "ResponseStarted" if event["verb"] == "watch" else "ResponseComplete"
-                    )
-        return count
+        return self.steady_requests(since, math.inf)["pods"]
 
     def steady_requests(self, since: float, until: float) -> dict[str, int]:
         """Requests of the job's pods and of the operator (which serves no other job) in that time, in the
@@ -333,30 +344,24 @@ def _pod(name: str, job: str, slot: int) -> dict[str, object]:
     }
 
 
-def _running() -> dict[str, object]:
-    return _status("Running", {"running": {"startedAt": _timestamp()}}, ready=True)
+def running(address: str = "127.0.0.1") -> dict[str, object]:
+    """The status of a pod whose container runs."""
+    status = _status("Running", {"running": {"startedAt": _timestamp()}}, ready=True)
+    return {**status, "podIP": address, "podIPs": [{"ip": address}]}
 
 
-def _killed() -> dict[str, object]:
+def killed() -> dict[str, object]:
+    """What changes in it when the container is killed."""
     ended = {"exitCode": 128 + signal.SIGKILL, "reason": "Error", "finishedAt": _timestamp()}
     return _status("Failed", {"terminated": ended}, ready=False)
 
 
 def _status(phase: str, state: Mapping[str, object], *, ready: bool) -> dict[str, object]:
-    container = {
-        "name": _CONTAINER,
-        "image": "played-by-the-benchmark",
-        "imageID": "",
-        "ready": ready,
-        "restartCount": 0,
-        "state": state,
-    }
+    played = {"name": _CONTAINER, "image": "played-by-the-benchmark", "imageID": "", "restartCount": 0}
     return {
         "phase": phase,
-        "podIP": "127.0.0.1",
-        "podIPs": [{"ip": "127.0.0.1"}],
         "conditions": [{"type": "Ready", "status": str(ready)}],
-        "containerStatuses": [container],
+        "containerStatuses": [{**played, "ready": ready, "state": state}],
     }
 
 

@@ -24,7 +24,7 @@ from benchmarks import breakdown as phases
 from benchmarks.breakdown import OURS, PHASES, Bar, Breakdown
 from benchmarks.breakdown_table import title
 from benchmarks.measures import JOIN_TIMEOUT_SECONDS
-from benchmarks.plan import JOIN, KILL_TO_FIRST_STEP, REJOIN, REPLACE, SHRINK, WORKER_START
+from benchmarks.plan import JOIN, REJOIN, REPLACE, SHRINK
 from benchmarks.results import JOB_DIED, STANDBY, STORE_SHARING_OFF, TIMEOUT, Samples
 
 RESULTS = Path(__file__).parent / "results"
@@ -83,7 +83,6 @@ _PANELS = {
     REPLACE: "A pod is killed, and a replacement already runs",
     SHRINK: "A pod is killed, and the others go on without it",
 }
-_FIRST_STEP = "One of two pods is killed: until the next training step"
 _NAMES = {
     ("k8s", ""): "ElasticJob",
     ("k8s", STANDBY): "ElasticJob, with a spare",
@@ -108,22 +107,15 @@ _END_HEIGHTS = (0.97, 0.91)
 def plot(samples: Samples, path: Path) -> None:
     """Write `plot.png`: a panel for each measurement that there is, and no empty one."""
     sized = [what for what in _PANELS if samples.sizes(what)]
-    steps = bool(samples.sizes(KILL_TO_FIRST_STEP) or samples.sizes(WORKER_START))
-    if not sized and not steps:
+    if not sized:
         return
-    columns = min(max(len(sized), 1), 2)
+    columns = min(len(sized), 2)
     rows = [sized[first : first + columns] for first in range(0, len(sized), columns)]
-    if rows and len(rows[-1]) < columns:
+    if len(rows[-1]) < columns:
         rows[-1] = rows[-1] * columns
-    if steps:
-        rows.append([_FIRST_STEP] * columns)
-    heights = [1.0] * (len(rows) - steps) + [0.55] * steps
-    size = (6.4 * columns, 4.3 * sum(heights) + 0.5)
-    with picture(path, rows, size, height_ratios=heights) as (figure, panels):
+    with picture(path, rows, (6.4 * columns, 4.3 * len(rows) + 0.5)) as (figure, panels):
         for what in sized:
             _by_size(panels[what], samples, what)
-        if steps:
-            _first_steps(panels[_FIRST_STEP], samples)
         figure.suptitle("Seconds, less is better. Lines: medians. Bands: the fastest to the slowest run.")
         figure.tight_layout()
 
@@ -160,29 +152,6 @@ def _by_size(axes: Any, samples: Samples, what: str) -> None:
             )
     over_pods(axes, _PANELS[what], "seconds", samples.sizes(what))
     axes.set_ylim(top=axes.get_ylim()[1] * _HEADROOM)
-
-
-def _first_steps(axes: Any, samples: Samples) -> None:
-    """Bars: there is one N. A failure is a bar without length and a word."""
-    entries = [
-        (_name(*pair), samples.summary(KILL_TO_FIRST_STEP, 2, *pair), _LOOKS.get(pair, {}).get("color"))
-        for pair in samples.backends(KILL_TO_FIRST_STEP)
-    ]
-    entries += [
-        ("for comparison: torchrun's own start", samples.summary(WORKER_START, n, "c10d"), "0.75")
-        for n in samples.sizes(WORKER_START)[-1:]
-    ]
-    for position, (_, summary, colour) in enumerate(entries):
-        if summary is None:
-            continue
-        if summary.median is None:
-            axes.text(0.1, position, _ENDS.get(summary.ended, summary.ended), va="center", color=C10D)
-            continue
-        axes.barh(position, summary.median, color=colour, height=0.6)
-        axes.text(summary.median + 0.1, position, f"{summary.median:.1f} s", va="center")
-    _horizontal(axes, [name for name, _, _ in entries])
-    axes.margins(x=0.1)
-    axes.set(title=_FIRST_STEP, xlabel="seconds")
 
 
 def _name(backend: str, variant: str) -> str:

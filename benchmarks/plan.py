@@ -21,9 +21,7 @@ JOIN = "join"
 REJOIN = "rejoin"
 REPLACE = "replace"
 SHRINK = "shrink"
-KILL_TO_FIRST_STEP = "kill_to_first_step"
-WORKER_START = "worker_start"
-WHATS = (JOIN, REJOIN, REPLACE, SHRINK, KILL_TO_FIRST_STEP, WORKER_START)
+WHATS = (JOIN, REJOIN, REPLACE, SHRINK)
 BREAKDOWN = "breakdown"
 """Measured only when it is asked for, with files of its own: see `benchmarks.breakdown`."""
 SCALE = "scale"
@@ -40,15 +38,12 @@ TASK_SECONDS = 45.0
 TOTAL_SECONDS = 32 * 60.0
 """When a plain run has taken this long, nothing is repeated any more."""
 _C10D_REFORM_SIZES = (2, 8, 32)
-_TORCHRUNS = 2
-_RUNS = {JOIN: 5, REJOIN: 5, REPLACE: 3, SHRINK: 3, KILL_TO_FIRST_STEP: 3, WORKER_START: 3}
+_RUNS = {JOIN: 5, REJOIN: 5, REPLACE: 3, SHRINK: 3}
 _C10D_RUNS = {
     (REPLACE, ""): 1,
     (REPLACE, STORE_SHARING_OFF): 2,
     (SHRINK, ""): 1,
     (SHRINK, STORE_SHARING_OFF): 1,
-    (KILL_TO_FIRST_STEP, ""): 1,
-    (KILL_TO_FIRST_STEP, STORE_SHARING_OFF): 2,
 }
 
 
@@ -70,33 +65,24 @@ def plan(
     tasks: list[Task] = []
     joins = tuple(what for what in (JOIN, REJOIN) if what in whats)
     groups: list[tuple[str, ...]] = [joins] if joins else []
-    groups += [(what,) for what in (REPLACE, SHRINK, KILL_TO_FIRST_STEP) if what in whats]
+    groups += [(what,) for what in (REPLACE, SHRINK) if what in whats]
     for group in groups:
-        for n in (_TORCHRUNS,) if group == (KILL_TO_FIRST_STEP,) else sizes or SIZES:
+        for n in sizes or SIZES:
             for backend in backends:
                 if sizes is None and n not in _sizes(group[0], backend):
                     continue
                 for variant in _variants(group[0], backend):
                     times = runs or _default_runs(group[0], backend, variant)
                     tasks.append(Task(group, backend, variant, n, times))
-    if WORKER_START in whats:
-        # `torchrun --standalone` is c10d with a store of its own; n is the number of workers.
-        tasks += [Task((WORKER_START,), "c10d", "", n, runs or _RUNS[WORKER_START]) for n in (1, _TORCHRUNS)]
     return tasks
 
 
 def in_turns(tasks: Sequence[Task]) -> Iterator[Task]:
-    """Every task as often as it has runs: the backends of one measurement and N in turns, and all that real
-    torchruns do, so that a kill and the bare start beside it meet the same machine."""
-    for _, group in groupby(tasks, key=_turn):
+    """Every task as often as it has runs: the backends of one measurement and N in turns."""
+    for _, group in groupby(tasks, key=lambda task: (task.whats, task.n)):
         together = list(group)
         for run in range(max(task.runs for task in together)):
             yield from (task for task in together if run < task.runs)
-
-
-def _turn(task: Task) -> tuple[tuple[str, ...], int]:
-    torchruns = (KILL_TO_FIRST_STEP, WORKER_START)
-    return (torchruns, 0) if task.whats[0] in torchruns else (task.whats, task.n)
 
 
 def _variants(what: str, backend: str) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """`python -m benchmarks.scale`: joining and re-forming up to 4,000 participants, and what it costs.
 
 Ours with participants as coroutines (`benchmarks.swarm`) against the real API server and the real operator
-process; torch's own backends beside it with a process for each participant, up to where they end. Writes
+process; torch's c10d beside it with a process for each participant, up to where it ends. Writes
 `scale.json`, `scale.md`, `scale.png` and `scale-cost.png`, again after every N.
 """
 
@@ -12,11 +12,11 @@ import contextlib
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import arguments, etcd, measures
+from benchmarks import arguments, measures
 from benchmarks.backends import Backend
 from benchmarks.c10d import C10d
 from benchmarks.crew import CrewError, start_zygote
@@ -35,7 +35,6 @@ SIZES = (2, 8, 32, 128, 256, 512, 1000, 2000, 4000)
 SHORT_SIZES = SIZES[:-2]
 """The sizes of a run that is part of another."""
 OTHERS_SIZES = (2, 8, 32, 128, 256)
-BACKENDS = ("c10d", *etcd.NAMES)
 REJOINS = 3
 PROCESSES = 2
 ONCE_FROM = 2000
@@ -55,12 +54,12 @@ _FLOW_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Extent:
-    """What is measured: ours and the others for these N, `sessions` first joins for each N of ours, `rejoins`
+    """What is measured: ours and c10d for these N, `sessions` first joins for each N of ours, `rejoins`
     after each of them, participants in `processes` processes, whether the API server gets our flow
     schema, and its GOGC."""
 
     ours: Sequence[int] = SIZES
-    others: Mapping[str, Sequence[int]] = field(default_factory=lambda: dict.fromkeys(BACKENDS, OTHERS_SIZES))
+    others: Sequence[int] = OTHERS_SIZES
     sessions: int = 1
     rejoins: int = REJOINS
     processes: int = PROCESSES
@@ -75,10 +74,9 @@ def main() -> None:
     if arguments.again:
         write(Samples.read(arguments.out / "scale.json"), arguments.out, picture=True)
         return
-    others = dict.fromkeys(arguments.others, arguments.others_n)
     extent = Extent(
         arguments.n,
-        others,
+        arguments.others,
         arguments.sessions,
         arguments.rejoins,
         arguments.processes,
@@ -104,29 +102,13 @@ def run(extent: Extent, out: Path) -> None:
                 for _ in range(extent.sessions if n < ONCE_FROM else 1):
                     ours(plane, n, extent.rejoins, extent.processes, lambda sample: _say(samples, sample))
                 write(samples, out, picture=False)
-    if sizes := extent.others.get("c10d"):
+    if extent.others:
         with start_zygote() as zygote:
-            others(zygote, C10d(""), sizes, samples)
-        write(samples, out, picture=False)
-    _etcd({name: sizes for name in etcd.NAMES if (sizes := extent.others.get(name))}, samples)
+            others(zygote, C10d(""), extent.others, samples)
     write(samples, out, picture=True)
     print(f"\n{table(samples)}\nwritten to {out}")
     if missed := missed_aims(samples):
         print("\n".join(missed), file=sys.stderr)
-
-
-def _etcd(wanted: Mapping[str, Sequence[int]], samples: Samples) -> None:
-    if not wanted:
-        return
-    try:
-        path = etcd.python_path()
-        with etcd.server() as endpoint, start_zygote({"PYTHONPATH": str(path)}) as zygote:
-            samples.environment["etcd"] = f"{etcd.ETCD_VERSION} --enable-v2, {etcd.PYTHON_ETCD}"
-            for name, sizes in wanted.items():
-                others(zygote, etcd.Etcd(name, endpoint), sizes, samples)
-    except (etcd.EtcdUnavailable, TimeoutError) as error:
-        samples.environment["etcd"] = f"not measured: {error}"
-        print(f"etcd is not measured: {error}", file=sys.stderr)
 
 
 def ours(plane: ControlPlane, n: int, rejoins: int, processes: int, found: Callable[[Sample], None]) -> None:
@@ -144,7 +126,7 @@ def ours(plane: ControlPlane, n: int, rejoins: int, processes: int, found: Calla
 
 
 def others(zygote: Zygote, backend: Backend, sizes: Sequence[int], samples: Samples) -> None:
-    """One of torch's backends: a first join and a re-join of N processes, up to the N at which it ends."""
+    """c10d: a first join and a re-join of N processes, up to the N at which it ends."""
     for n in sizes:
         try:
             join, rejoin = measures.join_and_rejoin(zygote, backend, n)
@@ -224,12 +206,9 @@ def _parse() -> argparse.Namespace:
     fair = argparse.BooleanOptionalAction
     parser.add_argument("--flow-schema", action=fair, default=True, help=f"apply {FLOW_SCHEMA.name}")
     parser.add_argument("--gogc", type=int, default=GOGC, help="of the API server: %(default)s")
-    names = ",".join(BACKENDS)
+    others = ",".join(map(str, OTHERS_SIZES))
     parser.add_argument(
-        "--others", type=arguments.words(BACKENDS), default=BACKENDS, help=f"of {names}, or nothing"
-    )
-    parser.add_argument(
-        "--others-n", type=arguments.sizes, default=OTHERS_SIZES, help="participants of the others"
+        "--others", type=arguments.sizes, default=OTHERS_SIZES, help=f"participants of c10d, default {others}"
     )
     parser.add_argument("--again", action="store_true", help="make table and plot again from scale.json")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder, default %(default)s")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks import markdown
 from benchmarks.markdown import document, facts, number, section, spread
-from benchmarks.plan import JOIN, KILL_TO_FIRST_STEP, REJOIN, REPLACE, SHRINK, WORKER_START
+from benchmarks.plan import JOIN, REJOIN, REPLACE, SHRINK
 from benchmarks.results import STANDBY, STORE_SHARING_OFF, Samples
 
 _TITLES = {
@@ -33,8 +33,6 @@ _COLUMNS = {
 def table(samples: Samples) -> str:
     """The whole document."""
     sections = [_by_size(samples, what, title) for what, title in _TITLES.items() if samples.sizes(what)]
-    if samples.sizes(KILL_TO_FIRST_STEP) or samples.sizes(WORKER_START):
-        sections.append(_first_steps(samples))
     return document("Joining and re-forming", _HEAD, facts(samples.environment), *sections)
 
 
@@ -64,21 +62,4 @@ def _by_size(samples: Samples, what: str, title: str) -> str:
         if requests:
             row.append(number(samples.median(what, n, "k8s", "requests")))
         rows.append(row)
-    return section(title, markdown.table(header, rows))
-
-
-def _first_steps(samples: Samples) -> str:
-    """The kill figures beside the bare worker start, and what is left of them without it."""
-    bare = samples.median(WORKER_START, 2, "c10d")
-    rows = []
-    for pair in samples.backends(KILL_TO_FIRST_STEP):
-        summary = samples.summary(KILL_TO_FIRST_STEP, 2, *pair)
-        whole = summary.median if summary else None
-        rest = whole - bare if whole is not None and bare is not None else None
-        rows.append([f"kill -9 to first step, {column_name(*pair)}", spread(summary), number(rest)])
-    for n in samples.sizes(WORKER_START):
-        name = f"bare start under `torchrun --standalone`, {n} worker{'s' if n > 1 else ''}"
-        rows.append([name, spread(samples.summary(WORKER_START, n, "c10d")), ""])
-    title = "Two real torchruns: kill -9 of one, a new one at once, to the first step in all workers"
-    header = ["what", "seconds", "less the bare start of 2 workers"]
     return section(title, markdown.table(header, rows))

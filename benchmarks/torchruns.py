@@ -1,9 +1,6 @@
-"""The measurements with real torchruns: kill -9 to the next round's first step, and the bare worker start.
+"""Real torchruns whose workers stamp their steps, for the breakdown and for what warm workers cost.
 
-A kill takes a torchrun and its workers together, as the end of a container does. The replacement is a new
-torchrun, started at that moment: its figure holds the start of Python, the import of torch in the agent and
-again in the workers, and of that the rendezvous is the smallest part. `worker_start` is the same under
-`torchrun --standalone`, from the start of torchrun to the first step: what no rendezvous could save.
+A kill takes a torchrun and its workers together, as the end of a container does.
 """
 
 from __future__ import annotations
@@ -19,17 +16,14 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.backends import Backend, Seat
-from benchmarks.results import JOB_DIED, TIMEOUT, Outcome
+from benchmarks.backends import Seat
 from benchmarks.zygote import QUIET
 
-AGENTS = 2
 START_TIMEOUT_SECONDS = 120.0
 KILL_TIMEOUT_SECONDS = 180.0
 _TORCHRUN = Path(sys.executable).parent / "torchrun"
 SCRIPT = Path(__file__).parent / "worker.py"
 TRACED = Path(__file__).parent / "traced.py"
-_POLL_SECONDS = 0.02
 _LOG_BYTES = 2000
 
 
@@ -102,23 +96,6 @@ class Torchruns:
         """Whether no torchrun is left."""
         return all(process.poll() is not None for process in self._processes.values())
 
-    def first_step(self, agents: Sequence[str], workers: int, world_size: int, since: float) -> float | None:
-        """When the last of the agents' workers ended its first step since then in a world of that size.
-
-        None until each agent has `workers` workers that did, all of them started after `since`.
-        """
-        times: list[float] = []
-        for agent in agents:
-            firsts = [
-                first
-                for path in self.folder.glob(f"{agent}.*[0-9]")
-                if (first := _first_stamp(path, world_size)) is not None and first > since
-            ]
-            if len(firsts) < workers:
-                return None
-            times += sorted(firsts)[:workers]
-        return max(times)
-
     def log(self) -> str:
         """The last lines of every torchrun, for a measurement that failed."""
         tails = (path.read_bytes()[-_LOG_BYTES:].decode(errors="replace") for path in self._logs())
@@ -126,31 +103,6 @@ class Torchruns:
 
     def _logs(self) -> list[Path]:
         return sorted(self.folder.glob("*.log"))
-
-
-def kill_to_first_step(backend: Backend) -> Outcome:
-    """Two torchruns with one worker each, kill -9 of the second, a new torchrun at once."""
-    with started_torchruns() as torchruns, backend.session(AGENTS, AGENTS, extra=1) as session:
-        for index in range(AGENTS):
-            start(torchruns, session.seat(index), index)
-        started = time.monotonic()
-        first = _await_step(torchruns, ["0", "1"], 1, AGENTS, 0.0, started + START_TIMEOUT_SECONDS)
-        if first.seconds is None:
-            return first
-        session.settled()
-        seat = session.seat(AGENTS)
-        killed = torchruns.kill("1")
-        start(torchruns, seat, AGENTS)
-        session.lost(1)
-        return _await_step(torchruns, ["0", "2"], 1, AGENTS, killed, killed + KILL_TIMEOUT_SECONDS)
-
-
-def worker_start(workers: int) -> Outcome:
-    """Seconds from the start of `torchrun --standalone` to the first step of its workers."""
-    with started_torchruns() as torchruns:
-        started = time.monotonic()
-        torchruns.start("0", ["--standalone", f"--nproc-per-node={workers}"], {})
-        return _await_step(torchruns, ["0"], workers, workers, started, started + START_TIMEOUT_SECONDS)
 
 
 @contextlib.contextmanager
@@ -179,24 +131,3 @@ def start(torchruns: Torchruns, seat: Seat, index: int, workers: int = 1) -> Non
     if seat.local_addr:
         arguments.append(f"--local-addr={seat.local_addr}")
     torchruns.start(str(index), arguments, seat.environment)
-
-
-def _await_step(
-    torchruns: Torchruns, agents: Sequence[str], workers: int, world_size: int, since: float, deadline: float
-) -> Outcome:
-    while time.monotonic() < deadline:
-        step = torchruns.first_step(agents, workers, world_size, since)
-        if step is not None:
-            return Outcome(step - since)
-        if torchruns.all_ended():
-            return Outcome(None, JOB_DIED, torchruns.log())
-        time.sleep(_POLL_SECONDS)
-    return Outcome(None, TIMEOUT, torchruns.log())
-
-
-def _first_stamp(path: Path, world_size: int) -> float | None:
-    for line in path.read_text().splitlines():
-        seconds, _, size = line.partition(" ")
-        if size == str(world_size):
-            return float(seconds)
-    return None

@@ -59,13 +59,13 @@ _RUNS = "runs"
 class Zygote:
     """A handle on it. A context manager; what was forked and still runs is killed at the end."""
 
-    def __init__(self, modules: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, modules: Sequence[str]) -> None:
         """``modules`` are imported before the first fork."""
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, __file__, str(theirs.fileno()), *modules],
-                env={**os.environ, **QUIET, **(environment or {})},
+                env={**os.environ, **QUIET},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
             )

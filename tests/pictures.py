@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 import time
 from datetime import datetime, timezone
 from pathlib import Path
@@ -31,11 +32,12 @@ from rich.text import Text
 from devcluster import crd
 from devcluster.cluster import Cluster
 from elasticjob_client import Jobs
-from elasticjob_client.cli import picture
+from elasticjob_client.cli.page import page
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import ElasticJob
 from elasticjob_client.tell.report import report
 from examples.demo import CHECKPOINTS, CRD, JOB, ROOT, OurCluster, Story, operator, say
+from tests.screens.browser import opened
 from tests.terminal import COLUMNS, Terminal, terminal
 
 FOLDER = ROOT / "docs" / "pictures"
@@ -156,10 +158,14 @@ def left(cluster: Cluster) -> dict[str, Any]:
 
 
 def draw_report(run: dict[str, Any], target: Path) -> None:
-    """What `elasticjob report digits -f report.png` would have drawn then."""
+    """The page that `elasticjob report digits` would have written then, as a browser shows it."""
     pods = [msgspec.convert(pod, Pod) for pod in run["pods"]]
     found = report(msgspec.convert(run["job"], ElasticJob), pods, datetime.fromisoformat(run["now"]))
-    picture.write(found, target)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "report.html")
+        file.write_text(page(found))
+        with opened(file, Path(folder, "browser.log")) as shown:
+            target.write_bytes(shown.png())
     say(f"drew {target.name}")
 
 

@@ -72,10 +72,14 @@ class Page:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
-    def picture(self) -> numpy.ndarray[Any, numpy.dtype[numpy.uint8]]:
-        """The whole page as it is drawn: rows of pixels, each red, green and blue."""
+    def png(self) -> bytes:
+        """The whole page as it is drawn."""
         answer = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
-        read = imread(io.BytesIO(base64.b64decode(answer["data"])), format="png")
+        return base64.b64decode(answer["data"])
+
+    def picture(self) -> numpy.ndarray[Any, numpy.dtype[numpy.uint8]]:
+        """The same as rows of pixels, each red, green and blue."""
+        read = imread(io.BytesIO(self.png()), format="png")
         return (read[:, :, :3] * 255).round().astype(numpy.uint8)
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:

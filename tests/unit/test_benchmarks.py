@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import newcomer, pictures
+from benchmarks import pictures
 from benchmarks.drain import Change
 from benchmarks.drain import table as drain_table
 from benchmarks.plan import BACKENDS, SIZES, WHATS, in_turns, plan
@@ -38,8 +38,6 @@ def comparison() -> Samples:
     add(results, "replace", "c10d", STORE_SHARING_OFF, 8, 14.0, TIMEOUT, 16.0)
     add(results, "join", "k8s", "", 128, 0.5)
     add(results, "join", "c10d", "", 128, TIMEOUT, TIMEOUT)
-    add(results, "kill_to_first_step", "k8s", "", 2, 5.0)
-    add(results, "worker_start", "c10d", "", 2, 4.5)
     results.add(Outcome(0.02, requests=1.5).sample("rejoin", "k8s", 2))
     return results
 
@@ -77,9 +75,6 @@ class TestTable:
             "| 8 | 0.20 (0.10 to 0.40) | job died (1 of 1) | 15.0 (14.0 to 16.0); timeout (1 of 3) | 0.013 |"
         )
         assert row in table(comparison)
-
-    def test_first_steps_stand_beside_the_bare_start(self, comparison: Samples) -> None:
-        assert "| kill -9 to first step, k8s | 5.00 (5.00 to 5.00) | 0.50 |" in table(comparison)
 
     def test_requests_have_a_column_where_they_were_counted(self, comparison: Samples) -> None:
         assert "| 2 | 0.020 (0.020 to 0.020) |  | 1.50 |" in table(comparison)
@@ -139,10 +134,6 @@ class TestPlan:
     def test_join_and_rejoin_share_their_sessions(self) -> None:
         assert {task.whats for task in plan(["rejoin", "join"], [2], 1, BACKENDS)} == {("join", "rejoin")}
 
-    def test_a_kill_takes_turns_with_the_bare_start_beside_it(self) -> None:
-        turns = list(in_turns(plan(["kill_to_first_step", "worker_start"], None, 2, ["k8s"])))
-        assert [task.whats[0] for task in turns] == ["kill_to_first_step", "worker_start", "worker_start"] * 2
-
     def test_backends_take_turns_run_by_run(self) -> None:
         turns = in_turns(plan(["join"], [2, 8], 2, BACKENDS))
         order = [(task.n, task.backend) for task in turns if task.variant == ""]
@@ -169,16 +160,3 @@ def test_planned_changes_are_told_kind_by_kind() -> None:
         in text
     )
     assert "| suspended | 0.10 (0.10 to 0.10) | 0.20 (0.20 to 0.20) | - | 0 | 1 of 1 |" in text
-
-
-def test_the_newcomer_s_table_counts_commands_and_adds_their_seconds() -> None:
-    ours = [{"run": 3.0}, {"run": 5.0}, {"run": 4.0}]
-    theirs = [{"apply": 1.0, "logs": 2.0}, {"apply": 2.0, "logs": 4.0}, {"apply": 3.0, "logs": 9.0}]
-    lines = newcomer.comparison([("elasticjob run", 0, ours), ("kubectl", 21, theirs)]).splitlines()
-    assert [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]] == [
-        ["elasticjob run", "`run`", "4.00"],
-        ["elasticjob run", "1 command", "4.00"],
-        ["kubectl", "`apply`", "2.00"],
-        ["kubectl", "`logs`", "4.00"],
-        ["kubectl", "2 commands, and a manifest of 21 lines", "6.00"],
-    ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable
 from pathlib import Path
 
 
@@ -13,18 +12,18 @@ def is_plain(target: Path) -> bool:
     return target.parent != Path("/dev") and (target.is_file() or not target.exists())
 
 
-def replace(target: Path, write: Callable[[Path], object]) -> None:
-    """Have ``write`` make the file beside what stands there now, which is replaced once it is whole.
+def replace(target: Path, text: str) -> None:
+    """Write a file beside what stands there now, which is replaced once it is whole.
 
     What is no plain file, such as /dev/stdout, is written straight. Raises OSError.
     """
     if not is_plain(target):
-        write(target)
+        target.write_text(text, encoding="utf-8")
         return
     target = target.resolve()
     beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
-        write(beside)
+        beside.write_text(text, encoding="utf-8")
         if target.exists():
             beside.chmod(target.stat().st_mode & 0o777)
         os.replace(beside, target)

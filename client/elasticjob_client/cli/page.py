@@ -14,7 +14,6 @@ from elasticjob_client.tell.words import counted
 _WIDTH, _LEFT, _ROW = 1000, 90, 24
 PALE = 0.55
 """How much white is over the part of a round that comes before its first step."""
-BEFORE_THE_FIRST_STEP = "paler: before the first step of the round"
 _COLOURS = {
     "pod": "#9db4c8",
     "pod that failed": "#d98a7f",
@@ -46,7 +45,7 @@ def page(found: Report) -> str:
     head = f"{job.state}: {job.message}" if job.message else job.state
     parts = [
         f"<p><b>{escape(head)}</b></p>",
-        f"<p>{escape(facts(found))}</p>",
+        f"<p>{escape(_facts(found))}</p>",
         "<h2>Rounds and pods</h2>",
         _chart(found),
     ]
@@ -61,7 +60,7 @@ def page(found: Report) -> str:
     return plain(_PAGE.format(name=escape(f"{job.namespace}/{job.name}"), body="\n".join(parts)))
 
 
-def facts(found: Report) -> str:
+def _facts(found: Report) -> str:
     """What stands above the drawings, in one line."""
     job = found.status
     facts = [
@@ -111,7 +110,7 @@ def _chart(found: Report) -> str:
         if any(bar.kind == kind for bar in found.bars)
     )
     inner = _axis(found, _ROW * len(rows)) + "".join(drawn)
-    key += f"({BEFORE_THE_FIRST_STEP})"
+    key += "(paler: before the first step of the round)"
     return f'<svg viewBox="0 0 {_WIDTH} {height}" role="img">{inner}</svg><p class="key">{key}</p>'
 
 

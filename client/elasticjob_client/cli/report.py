@@ -1,4 +1,4 @@
-"""The command ``report``: one file, a page or a picture, that needs nothing else: to be kept or passed on."""
+"""The command ``report``: a page, one file that needs nothing else: to be kept, printed or passed on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from elasticjob_client.errors import ClientError
 if TYPE_CHECKING:
     from elasticjob_client import Jobs
 
-_KINDS = ("html", "png", "json")
+_KINDS = ("html", "json")
 
 
 def _kind(file: Path) -> str | None:
@@ -25,7 +25,7 @@ def _kind(file: Path) -> str | None:
 def _output(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
     """Raises BadParameter unless it is one of the kinds, or, as scripts may have it, a file of one."""
     if value and value not in _KINDS and not _kind(Path(value)):
-        raise click.BadParameter(f"{value!r}: expected html, png or json; -f names a file")
+        raise click.BadParameter(f"{value!r}: expected html or json; -f names a file")
     return value
 
 
@@ -46,7 +46,7 @@ def _chosen(name: str, file: Path | None, output: str | None) -> tuple[str, Path
     if file and output and ending and ending != output:
         raise click.UsageError(f"-o {output} and -f {file} are two formats: name one")
     if file and file.suffix and not output and not ending:
-        raise click.UsageError(f"-f {file}: expected a name that ends in .html, .png or .json")
+        raise click.UsageError(f"-f {file}: expected a name that ends in .html or .json")
     kind = output or ending or "html"
     return kind, file or (None if kind == "json" else Path(f"{name}.{kind}"))
 
@@ -58,10 +58,10 @@ def _outputs(_: click.Context, __: click.Parameter, begun: str) -> list[Completi
 
 @click.command(
     "report",
-    short_help="Write an HTML or PNG report",
+    short_help="Write an HTML report",
     epilog=examples(
         "elasticjob report mnist",
-        "elasticjob report mnist -f results/mnist.png",
+        "elasticjob report mnist -f results/mnist.html",
         "elasticjob report mnist -o json",
     ),
 )
@@ -71,23 +71,23 @@ def _outputs(_: click.Context, __: click.Parameter, begun: str) -> list[Completi
     "--file",
     type=click.Path(path_type=Path, dir_okay=False),
     callback=_file,
-    help="Output file; the extension (.html, .png, .json) sets the format. [default: JOB.html]",
+    help="Output file; the extension (.html, .json) sets the format. [default: JOB.html]",
 )
 @click.option(
     "-o",
     "--output",
-    metavar="html|png|json",
+    metavar="html|json",
     callback=_output,
     shell_complete=_outputs,
-    help="Output format: writes JOB.html or JOB.png, or prints JSON. [default: html]",
+    help="Output format: writes JOB.html, or prints JSON. [default: html]",
 )
 @connected
 def report(jobs: Jobs, name: str, file: Path | None, output: str | None) -> None:
-    """Write a report as an HTML page or PNG picture.
+    """Write a report as an HTML page, which a browser prints.
 
     It shows rounds and pods over time, where the time went, and losses by node.
     """
-    from elasticjob_client.cli import files, partly, picture
+    from elasticjob_client.cli import files, partly
     from elasticjob_client.cli.page import page
     from elasticjob_client.tell import report as tell_report
 
@@ -100,14 +100,9 @@ def report(jobs: Jobs, name: str, file: Path | None, output: str | None) -> None
         as_json(found)
         return
 
-    def write(to: Path) -> None:
-        if kind == "png":
-            picture.write(found, to)
-        else:
-            to.write_text(json_text(found) if kind == "json" else page(found), encoding="utf-8")
-
+    text = json_text(found) if kind == "json" else page(found)
     try:
-        files.replace(target, write)
+        files.replace(target, text)
     except OSError as error:
         raise ClientError(f"cannot write {target}: {error.strerror}") from error
     click.echo(f"wrote {target}", err=not files.is_plain(target))

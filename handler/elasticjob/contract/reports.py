@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
-from elasticjob.contract.fields import (
-    MAX_ID,
-    MAX_INT32,
-    MAX_LOCAL_WORLD_SIZE,
-    MAX_SMALL_RECORD_BYTES,
-    RECORD_VERSION,
-    Fields,
-    RecordError,
-    dump_fields,
-)
-from elasticjob.contract.ranks import dump_ranks
+from elasticjob.contract.fields import MAX_INT32, MAX_LOCAL_WORLD_SIZE, RecordError
+from elasticjob.contract.record import FLAG, RANKS, Nonce, Record, number, omitted, optional_number, text
 
 MAX_REPORT_BYTES = 65_536
 MAX_MESSAGE = 2_048
@@ -27,67 +19,36 @@ MAX_MILLISECONDS = 10 * 366 * 86_400_000
 
 
 @dataclass(frozen=True)
-class FailureReport:
+class FailureReport(Record, what="failure report", most_bytes=MAX_REPORT_BYTES):
     """A worker of this pod failed in round ``round_number``. It stays when the agent joins again."""
 
-    round_number: int
-    group_rank: int
+    round_number: Annotated[int, number(0, key="round")]
+    group_rank: Annotated[int, number(0, MAX_INT32)]
     """The agent's rank in the round."""
-    message: str = ""
-    exit_code: int | None = None
+    message: Annotated[str, text(MAX_MESSAGE, last=True)] = ""
+    exit_code: Annotated[int | None, optional_number(-(2**31), MAX_INT32)] = None
     """Negative for a signal, as in :mod:`subprocess`; None: it could not be learnt."""
-    local_rank: int | None = None
+    local_rank: Annotated[int | None, optional_number(0, MAX_INT32)] = None
     """The worker's rank on that agent."""
-    offset_milliseconds: int | None = None
+    offset_milliseconds: Annotated[int | None, optional_number(0)] = None
     """The time from the round's barrier to the end of the first of this agent's workers, by its own clock.
     All leave the barrier together: the smallest of a round is its root failure, the others are echoes, and no
     two clocks are compared (I9)."""
     after_round_end: bool = False
     """When the worker ended, the record already said that the round was over: this explains its end, and is
     no cause."""
-    version: int = RECORD_VERSION
-
-    def dump(self) -> str:
-        """The report as one line of JSON."""
-        return dump_fields(
-            {
-                "version": self.version,
-                "round": self.round_number,
-                "groupRank": self.group_rank,
-                "exitCode": self.exit_code,
-                "localRank": self.local_rank,
-                "offsetMilliseconds": self.offset_milliseconds,
-                "afterRoundEnd": self.after_round_end,
-                "message": self.message[:MAX_MESSAGE],
-            }
-        )
-
-    @staticmethod
-    def parse(text: str) -> FailureReport:
-        """Read a report. Raises RecordError."""
-        fields = Fields.read("failure report", text, MAX_REPORT_BYTES)
-        return FailureReport(
-            version=fields.integer("version", 1),
-            round_number=fields.integer("round", 0),
-            group_rank=fields.integer("groupRank", 0, None, MAX_INT32),
-            exit_code=fields.optional_integer("exitCode", -(2**31), MAX_INT32),
-            local_rank=fields.optional_integer("localRank", 0, MAX_INT32),
-            offset_milliseconds=fields.optional_integer("offsetMilliseconds", 0),
-            after_round_end=fields.boolean("afterRoundEnd"),
-            message=fields.string("message", "")[:MAX_MESSAGE],
-        )
 
 
 @dataclass(frozen=True)
-class RoundReport:
+class RoundReport(Record, what="round report", most_bytes=MAX_REPORT_BYTES):
     """What a member says of the round with this ``nonce``."""
 
-    nonce: str
+    nonce: Nonce
     established: bool = False
     """All members have reached the leader (said by the leader)."""
-    unarrived_ranks: Sequence[int] = ()
+    unarrived_ranks: Annotated[Sequence[int], RANKS] = ()
     """Members that did not arrive in time (said by the leader)."""
-    silent_ranks: Sequence[int] = ()
+    silent_ranks: Annotated[Sequence[int], RANKS] = ()
     """Members that sent no heartbeat (said by the leader)."""
     leader_lost: bool = False
     """This member can't reach the leader."""
@@ -95,171 +56,58 @@ class RoundReport:
     """The leader's machine answers that the port is closed; only with ``leader_lost``."""
     hung: bool = False
     """No step for ``hang_timeout`` (said by the leader)."""
-    silent_milliseconds: int | None = None
+    silent_milliseconds: Annotated[int | None, optional_number(0)] = None
     """How long the silence or the hang had lasted."""
-    message: str = ""
+    message: Annotated[str, text(MAX_MESSAGE)] = ""
     """The evidence in words."""
-    version: int = RECORD_VERSION
-
-    def dump(self) -> str:
-        """The report as one line of JSON."""
-        return dump_fields(
-            {
-                "version": self.version,
-                "nonce": self.nonce,
-                "established": self.established,
-                "unarrivedRanks": dump_ranks(self.unarrived_ranks),
-                "silentRanks": dump_ranks(self.silent_ranks),
-                "leaderLost": self.leader_lost,
-                "connectionRefused": self.connection_refused,
-                "hung": self.hung,
-                "silentMilliseconds": self.silent_milliseconds,
-                "message": self.message[:MAX_MESSAGE],
-            }
-        )
-
-    @staticmethod
-    def parse(text: str) -> RoundReport:
-        """Read a report. Raises RecordError."""
-        fields = Fields.read("round report", text, MAX_REPORT_BYTES)
-        return RoundReport(
-            version=fields.integer("version", 1),
-            nonce=fields.token("nonce", MAX_ID),
-            established=fields.boolean("established"),
-            unarrived_ranks=fields.ranks("unarrivedRanks"),
-            silent_ranks=fields.ranks("silentRanks"),
-            leader_lost=fields.boolean("leaderLost"),
-            connection_refused=fields.boolean("connectionRefused"),
-            hung=fields.boolean("hung"),
-            silent_milliseconds=fields.optional_integer("silentMilliseconds", 0),
-            message=fields.string("message", "")[:MAX_MESSAGE],
-        )
 
 
 @dataclass(frozen=True)
-class ProgressReport:
+class ProgressReport(Record, what="progress report"):
     """How far training has come in the round with this ``nonce``: from the leader, by its own clock, in each
     renewal of its Lease."""
 
-    nonce: str
-    first_step: int
+    nonce: Nonce
+    first_step: Annotated[int, number(0)]
     """The step of the first report."""
-    step: int
+    step: Annotated[int, number(0)]
     """The highest so far: ``first_step <= step``."""
-    first_step_milliseconds: int
+    first_step_milliseconds: Annotated[int, number(0, MAX_MILLISECONDS)]
     """The time from the round's barrier to the first report."""
-    training_milliseconds: int
+    training_milliseconds: Annotated[int, number(0, MAX_MILLISECONDS)]
     """The time from the first report until the step last grew."""
-    version: int = RECORD_VERSION
 
-    def dump(self) -> str:
-        """The report as one line of JSON."""
-        return dump_fields(
-            {
-                "version": self.version,
-                "nonce": self.nonce,
-                "firstStep": self.first_step,
-                "step": self.step,
-                "firstStepMilliseconds": self.first_step_milliseconds,
-                "trainingMilliseconds": self.training_milliseconds,
-            }
-        )
-
-    @staticmethod
-    def parse(text: str) -> ProgressReport:
-        """Read a report. Raises RecordError."""
-        fields = Fields.read("progress report", text, MAX_SMALL_RECORD_BYTES)
-        report = ProgressReport(
-            version=fields.integer("version", 1),
-            nonce=fields.token("nonce", MAX_ID),
-            first_step=fields.integer("firstStep", 0),
-            step=fields.integer("step", 0),
-            first_step_milliseconds=fields.integer("firstStepMilliseconds", 0, None, MAX_MILLISECONDS),
-            training_milliseconds=fields.integer("trainingMilliseconds", 0, None, MAX_MILLISECONDS),
-        )
-        if report.step < report.first_step:
-            raise RecordError(f"progress report: step {report.step} is below firstStep {report.first_step}")
-        return report
+    def check(self) -> None:
+        """The highest step is no lower than the first. Raises RecordError."""
+        if self.step < self.first_step:
+            raise RecordError(f"progress report: step {self.step} is below firstStep {self.first_step}")
 
 
 @dataclass(frozen=True)
-class DrainReport:
+class DrainReport(Record, what="drain report"):
     """The leader reports that all workers of the round with this ``nonce`` have called ``should_stop``, so
     that it can be drained."""
 
-    nonce: str
+    nonce: Nonce
     stopped: bool = False
     """All have stopped at ``step`` and wait for the end of their round."""
-    step: int = 0
+    step: Annotated[int, number(0)] = 0
     """The step at which they stop; 0: not agreed."""
-    waiting_ranks: Sequence[int] = ()
+    waiting_ranks: Annotated[Sequence[int], omitted(RANKS)] = ()
     """If it takes a while: group ranks, the first 64, of members whose workers have not stopped at ``step``
     or, before it is agreed, have not said at which step they can."""
-    version: int = RECORD_VERSION
-
-    def dump(self) -> str:
-        """The report as one line of JSON."""
-        waiting = {"waitingRanks": dump_ranks(self.waiting_ranks)} if self.waiting_ranks else {}
-        return dump_fields(
-            {
-                "version": self.version,
-                "nonce": self.nonce,
-                "stopped": self.stopped,
-                "step": self.step,
-                **waiting,
-            }
-        )
-
-    @staticmethod
-    def parse(text: str) -> DrainReport:
-        """Read a report. Raises RecordError."""
-        fields = Fields.read("drain report", text, MAX_SMALL_RECORD_BYTES)
-        return DrainReport(
-            version=fields.integer("version", 1),
-            nonce=fields.token("nonce", MAX_ID),
-            stopped=fields.boolean("stopped"),
-            step=fields.integer("step", 0, 0),
-            waiting_ranks=fields.ranks("waitingRanks"),
-        )
 
 
 @dataclass(frozen=True)
-class StartsReport:
+class StartsReport(Record, what="starts report"):
     """How many of this agent's workers started warm and cold in the round with this ``nonce``. Only if warm
     workers are on, and only with a write of the Lease that has another reason."""
 
-    nonce: str
-    warm: int = 0
-    cold: int = 0
-    cold_reason: str = ""
+    nonce: Nonce
+    warm: Annotated[int, number(0, MAX_LOCAL_WORLD_SIZE)] = 0
+    cold: Annotated[int, number(0, MAX_LOCAL_WORLD_SIZE)] = 0
+    cold_reason: Annotated[str, text(MAX_REASON)] = ""
     """Why the first of ``cold`` did."""
-    preparing: bool = False
+    preparing: Annotated[bool, omitted(FLAG)] = False
     """Some member's interpreters for the next round are not ready, so that would start slower now (said by
     the leader)."""
-    version: int = RECORD_VERSION
-
-    def dump(self) -> str:
-        """The report as one line of JSON."""
-        return dump_fields(
-            {
-                "version": self.version,
-                "nonce": self.nonce,
-                "warm": self.warm,
-                "cold": self.cold,
-                "coldReason": self.cold_reason[:MAX_REASON],
-                **({"preparing": True} if self.preparing else {}),
-            }
-        )
-
-    @staticmethod
-    def parse(text: str) -> StartsReport:
-        """Read a report. Raises RecordError."""
-        fields = Fields.read("starts report", text, MAX_SMALL_RECORD_BYTES)
-        return StartsReport(
-            version=fields.integer("version", 1),
-            nonce=fields.token("nonce", MAX_ID),
-            warm=fields.integer("warm", 0, 0, MAX_LOCAL_WORLD_SIZE),
-            cold=fields.integer("cold", 0, 0, MAX_LOCAL_WORLD_SIZE),
-            cold_reason=fields.string("coldReason", "")[:MAX_REASON],
-            preparing=fields.boolean("preparing"),
-        )

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Annotated
 
 from elasticjob.contract.endpoint import parse_endpoint
 from elasticjob.contract.enums import StrEnum
 from elasticjob.contract.fields import (
     MAX_ID,
     MAX_INT32,
-    RECORD_VERSION,
     Fields,
     RecordError,
-    dump_fields,
 )
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.ranks import MAX_MEMBERS
+from elasticjob.contract.record import FLAG, IDS, Codec, Record, number, omitted, token
 
 MAX_ROUND_BYTES = 65_536
 INLINE_MEMBERS = 32
@@ -51,8 +51,16 @@ class Outcome(StrEnum):
     FAILED = "Failed"
 
 
+def _read_limits(found: Fields, key: str, _: object) -> Limits:
+    inner = found.inner(key)
+    return Limits.read(lambda key, least, default: inner.integer(key, least, default, MAX_INT32))
+
+
+_LIMITS = Codec(_read_limits, Limits.fields)
+
+
 @dataclass(frozen=True)
-class RoundRecord:
+class RoundRecord(Record, what="round record", most_bytes=MAX_ROUND_BYTES):
     """The round, in the Lease ``<job>-round``. The operator is its only writer.
 
     Within a phase only ``waiting_message``, ``replacing``, ``out_of_memory`` and
@@ -60,15 +68,19 @@ class RoundRecord:
     """
 
     job_uid: str
-    number: int
+    number: Annotated[int, number(0, key="round")]
     """Grows by 1 with each round of the job; 0 with phase Broken is the record before the first round."""
     phase: str
     """A ``Phase``, or one of a newer operator."""
     nonce: str = ""
     """New for each round; reports carry it. Not "" while the round runs."""
-    member_ids: tuple[str, ...] = ()
+    size: Annotated[int, number(0, MAX_MEMBERS)] = field(default=0, kw_only=True)
+    """The number of members, 0 to MAX_MEMBERS; ``len(member_ids)`` if there are any."""
+    member_ids: Annotated[tuple[str, ...], IDS] = ()
     """The ids in rank order, all different. () if ``size > INLINE_MEMBERS``: then they are in a
     ``MemberList``, and the leader's store tells each its rank."""
+    leader_id: Annotated[str, token(MAX_ID)] = field(default="", kw_only=True)
+    """The id of rank 0; ``member_ids[0]`` if there are any."""
     leader_endpoint: str = ""
     """``host:port`` of the TCPStore that rank 0 serves. Not "" while the round runs."""
     cause: str = ""
@@ -76,21 +88,16 @@ class RoundRecord:
     message: str = ""
     waiting_message: str = ""
     """The operator's sentence on what the next round waits for."""
-    replacing: bool = False
+    replacing: Annotated[bool, omitted(FLAG)] = False
     """The round runs on until the next pods of members that leave have joined; until then the preStop hooks
     of those wait."""
     outcome: str = ""
     """An ``Outcome`` if the phase is Closed."""
-    wait_renew_period_seconds: int = 5
+    wait_renew_period_seconds: Annotated[int, number(1, MAX_INT32)] = 5
     """How often a participant that waits renews its Lease; at least 1."""
-    limits: Limits = Limits()
-    size: int = 0
-    """The number of members, 0 to MAX_MEMBERS; ``len(member_ids)`` if there are any."""
-    leader_id: str = ""
-    """The id of rank 0; ``member_ids[0]`` if there are any."""
-    out_of_memory: bool = False
+    limits: Annotated[Limits, _LIMITS] = Limits()
+    out_of_memory: Annotated[bool, omitted(FLAG)] = False
     """A container of the job was out of memory in one of the rounds that the status still lists."""
-    version: int = RECORD_VERSION
 
     def __post_init__(self) -> None:
         """Derive ``size`` and ``leader_id`` from the members."""
@@ -108,111 +115,41 @@ class RoundRecord:
         """Whether this is of a later round or phase than the other, or of another round of that number."""
         return self.order > other.order or (self.order == other.order and self.nonce != other.nonce)
 
-    def dump(self) -> str:
-        """The record as one line of JSON."""
-        return dump_fields(
-            {
-                "version": self.version,
-                "jobUID": self.job_uid,
-                "round": self.number,
-                "phase": self.phase,
-                "nonce": self.nonce,
-                "size": self.size,
-                "memberIDs": list(self.member_ids),
-                "leaderID": self.leader_id,
-                "leaderEndpoint": self.leader_endpoint,
-                "cause": self.cause,
-                "message": self.message,
-                "waitingMessage": self.waiting_message,
-                "outcome": self.outcome,
-                "waitRenewPeriodSeconds": self.wait_renew_period_seconds,
-                "limits": self.limits.fields(),
-                **({"replacing": True} if self.replacing else {}),
-                **({"outOfMemory": True} if self.out_of_memory else {}),
-            }
-        )
-
-    @staticmethod
-    def parse(text: str) -> RoundRecord:
-        """Read a record. Raises RecordError."""
-        fields = Fields.read("round record", text, MAX_ROUND_BYTES)
-        limits = fields.inner("limits")
-        record = RoundRecord(
-            version=fields.integer("version", 1),
-            job_uid=fields.string("jobUID"),
-            number=fields.integer("round", 0),
-            phase=fields.string("phase"),
-            nonce=fields.string("nonce", ""),
-            member_ids=fields.strings("memberIDs"),
-            leader_endpoint=fields.string("leaderEndpoint", ""),
-            cause=fields.string("cause", ""),
-            message=fields.string("message", ""),
-            waiting_message=fields.string("waitingMessage", ""),
-            replacing=fields.boolean("replacing"),
-            outcome=fields.string("outcome", ""),
-            wait_renew_period_seconds=fields.integer("waitRenewPeriodSeconds", 1, 5, MAX_INT32),
-            limits=Limits.read(lambda key, least, default: limits.integer(key, least, default, MAX_INT32)),
-            size=fields.integer("size", 0, 0, MAX_MEMBERS),
-            leader_id=fields.token("leaderID", MAX_ID, ""),
-            out_of_memory=fields.boolean("outOfMemory"),
-        )
-        if len(set(record.member_ids)) != len(record.member_ids):
+    def check(self) -> None:
+        """The members are different, and a round that runs has them all. Raises RecordError."""
+        if len(set(self.member_ids)) != len(self.member_ids):
             raise RecordError("round record: an id appears twice in memberIDs")
-        if record.member_ids and (record.size, record.leader_id) != (
-            len(record.member_ids),
-            record.member_ids[0],
+        if self.member_ids and (self.size, self.leader_id) != (
+            len(self.member_ids),
+            self.member_ids[0],
         ):
             raise RecordError("round record: size and leaderID do not match memberIDs")
-        if record.phase in RUNNING and not (
-            record.size and record.leader_id and record.nonce and record.leader_endpoint
+        if self.phase in RUNNING and not (
+            self.size and self.leader_id and self.nonce and self.leader_endpoint
         ):
             raise RecordError(
-                f"round record: a round that is {record.phase} needs size, leaderID, nonce and leaderEndpoint"
+                f"round record: a round that is {self.phase} needs size, leaderID, nonce and leaderEndpoint"
             )
-        if record.leader_endpoint:
-            parse_endpoint(record.leader_endpoint)
-        return record
+        if self.leader_endpoint:
+            parse_endpoint(self.leader_endpoint)
 
 
 @dataclass(frozen=True)
-class MemberList:
+class MemberList(Record, what="member list", most_bytes=MAX_LIST_BYTES):
     """The members' ids in rank order, if they are too many for the round record: in the Lease
     ``<job>.members-round``, which is written before that of the round."""
 
     job_uid: str
-    number: int
+    number: Annotated[int, number(1, key="round")]
     nonce: str
-    member_ids: tuple[str, ...]
-    version: int = RECORD_VERSION
+    member_ids: Annotated[tuple[str, ...], IDS]
 
     @property
     def head(self) -> tuple[str, int, str]:
         """The round that it belongs to."""
         return (self.job_uid, self.number, self.nonce)
 
-    def dump(self) -> str:
-        """The list as one line of JSON."""
-        return dump_fields(
-            {
-                "version": self.version,
-                "jobUID": self.job_uid,
-                "round": self.number,
-                "nonce": self.nonce,
-                "memberIDs": list(self.member_ids),
-            }
-        )
-
-    @staticmethod
-    def parse(text: str) -> MemberList:
-        """Read a list. Raises RecordError."""
-        fields = Fields.read("member list", text, MAX_LIST_BYTES)
-        found = MemberList(
-            version=fields.integer("version", 1),
-            job_uid=fields.string("jobUID"),
-            number=fields.integer("round", 1),
-            nonce=fields.string("nonce"),
-            member_ids=fields.strings("memberIDs"),
-        )
-        if len(set(found.member_ids)) != len(found.member_ids):
+    def check(self) -> None:
+        """The members are different. Raises RecordError."""
+        if len(set(self.member_ids)) != len(self.member_ids):
             raise RecordError("member list: an id appears twice in memberIDs")
-        return found

@@ -214,7 +214,7 @@ def test_a_server_that_is_not_there(server: Server, run: Run) -> None:
         (["-n", ""], [":4"]),
         (["--names"], ["--namespace\tNamespace", ":4"]),
         (["run", ""], [":0"]),
-        (["report", "mnist", "-o", ""], ["html", "png", "json", ":0"]),
+        (["report", "mnist", "-o", ""], ["html", "json", ":0"]),
     ],
 )
 def test_kubectl_completes_its_plugin(

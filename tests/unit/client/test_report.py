@@ -14,11 +14,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from click.testing import Result
-from matplotlib.image import imread
 
-from elasticjob_client.cli import picture
 from elasticjob_client.cli.page import colours, page
-from elasticjob_client.errors import ClientError
 from elasticjob_client.resource import Charge, ElasticJob
 from elasticjob_client.tell.report import report
 from elasticjob_client.tell.times import ticks
@@ -42,6 +39,7 @@ class Page(HTMLParser):
         self.tags: list[str] = []
         self.open: list[str] = []
         self.loaded: list[str] = []
+        self.fills: set[str | None] = set()
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -51,7 +49,7 @@ class Page(HTMLParser):
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        del attrs
+        self.fills.add(dict(attrs).get("fill"))
         self.tags.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
@@ -146,10 +144,13 @@ def test_a_pod_whose_worker_failed_and_that_goes_on_was_not_lost() -> None:
 
 
 def test_the_page_is_whole_and_loads_nothing() -> None:
-    text = page(report(after_a_loss(), PODS, NOW))
+    drawn = report(after_a_loss(), PODS, NOW)
+    text = page(drawn)
     found = Page(text)
     assert (found.open, found.loaded) == ([], [])
     assert found.tags.count("rect") == 5
+    shown = colours(drawn.bars)
+    assert {shown[kind] for kind in ("pod that failed", "Started", "PodLost")} <= found.fills
     assert "<th>rendezvous</th>" in text
     assert "; job active for 41m" in text
     assert "http" not in text
@@ -202,10 +203,10 @@ def test_output_is_a_kind_or_a_file(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("-o", "report.pdf"), "expected html, png or json; -f names a file"),
-        (("-o", "text"), "expected html, png or json"),
+        (("-o", "report.pdf"), "expected html or json; -f names a file"),
+        (("-o", "text"), "expected html or json"),
         (("-o", "a.html", "-f", "b.html"), "-o a.html and -f b.html are two files"),
-        (("-o", "."), "expected html, png or json"),
+        (("-o", "."), "expected html or json"),
     ],
 )
 def test_an_output_that_is_neither_is_refused(
@@ -214,39 +215,6 @@ def test_an_output_that_is_neither_is_refused(
     result = run("report", "mnist", *words)
     assert result.exit_code == 2
     assert said in " ".join(result.stderr.split())
-
-
-@pytest.mark.usefixtures("server")
-@pytest.mark.parametrize("words", [("-o", "png"), ("-f", "mnist.png")])
-def test_the_picture_has_every_bar(
-    run: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert run("report", "mnist", *words).stdout == "wrote mnist.png\n"
-    pixels = imread("mnist.png")
-    found = report(after_a_loss(), PODS, NOW)
-    drawn = {tuple(round(part * 255) for part in pixel[:3]) for row in pixels for pixel in row}
-    wanted = colours(found.bars)
-    shown = {"pod that failed", "Started", "PodLost"}
-    assert {tuple(bytes.fromhex(wanted[kind][1:])) for kind in shown} <= drawn
-
-
-def test_what_a_job_says_is_no_mathematics(tmp_path: Path) -> None:
-    history = [{"number": 1, "startTime": "2026-05-04T11:00:00Z", "cause": "$\\nothing$"}]
-    picture.write(report(after_a_loss(roundHistory=history), PODS, NOW), tmp_path / "mnist.png")
-    assert imread(tmp_path / "mnist.png").size
-
-
-@pytest.mark.usefixtures("server")
-def test_a_picture_without_matplotlib_names_the_extra(
-    run: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    target = tmp_path / "mnist.png"
-    result = run("report", "mnist", "-f", str(target))
-    assert isinstance(result.exception, ClientError)
-    assert "pip install './client[png]'" in str(result.exception)
-    assert not target.exists()
 
 
 def test_a_round_is_paler_until_its_first_step() -> None:
@@ -281,8 +249,8 @@ def test_an_axis_has_round_numbers(seconds: float, marks: list[int]) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("-f x.pdf", "-f x.pdf: expected a name that ends in .html, .png or .json"),
-        ("-o png -f a.html", "-o png and -f a.html are two formats: name one"),
+        ("-f x.pdf", "-f x.pdf: expected a name that ends in .html or .json"),
+        ("-o json -f a.html", "-o json and -f a.html are two formats: name one"),
         ("-f -", "'-' is no file: -o json prints the report"),
     ],
 )

@@ -11,14 +11,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from devcluster.wait import wait_for
-from elasticjob.agent.handler import K8sRendezvousHandler
 from elasticjob.contract import names
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.reports import DrainReport, ProgressReport
+from elasticjob.contract.round_record import RoundRecord
 from elasticjob.workers import exits
 from elasticjob.workers.exits import exit_status
 from tests.unit.handler.joining import Start
@@ -58,24 +59,48 @@ def started(*code, **options):
 """
 
 
-@pytest.fixture
-def handler(start: Start) -> Callable[..., K8sRendezvousHandler]:
-    return lambda **settings: start("a", **settings)
+class Agent:
+    """torch's agent of the pod ``a``, its rounds, what its workers say, and processes beside them."""
 
+    def __init__(self, start: Start, leases: Leases, folder: Path) -> None:
+        self.leases, self.folder, self.rounds = leases, folder, Rounds(leases)
+        self.others: list[subprocess.Popen[bytes]] = []
+        self._start = start
 
-@pytest.fixture
-def rounds(leases: Leases) -> Rounds:
-    return Rounds(leases)
+    def run(self, script: str, operator: Callable[[], None], nproc: int = 1, **settings: Any) -> None:
+        """Run it with workers of this script, and ``operator`` in another thread."""
+        run_agent(self._start("a", **settings), self.folder, PROLOGUE + script, operator, nproc)
 
+    def said(self, what: str, rank: int = 0, number: int = 1) -> str:
+        """What a worker has said, as soon as it has."""
+        path = self.folder / f"{what}-{rank}-{number}"
+        wait_for(path.exists, SECONDS, f"{path.name} is there")
+        return path.read_text()
 
-@pytest.fixture
-def beside() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Processes that torchrun's process has, and that are no workers; as ``setsid uploader & exec torchrun``
-    leaves them there. They dump their stacks at SIGABRT."""
-    made: list[subprocess.Popen[bytes]] = []
+    def hang(self) -> None:
+        """The operator ends the first round as hung, and then the job."""
+        self.rounds.next()
+        self.said("here")
+        self.rounds.end("Hang")
+        self.rounds.complete()
 
-    def one(code: str = "") -> subprocess.Popen[bytes]:
-        made.append(
+    def drain(self) -> DrainReport | None:
+        """What the leader says of the drain."""
+        text = self.leases.annotation("a", names.DRAIN_ANNOTATION)
+        return None if text is None else DrainReport.parse(text)
+
+    def drained(self, record: RoundRecord) -> DrainReport:
+        """Drain this round, and wait until all have stopped."""
+        self.leases.publish(replace(record, phase="Draining"))
+        self.leases.wait_for(lambda: (found := self.drain()) and found.stopped, "all have stopped")
+        found = self.drain()
+        assert found is not None
+        return found
+
+    def beside(self, code: str = "") -> subprocess.Popen[bytes]:
+        """A child of torchrun's process that is no worker, as ``setsid uploader & exec torchrun`` leaves it
+        there. It dumps its stack at SIGABRT."""
+        self.others.append(
             subprocess.Popen(
                 [sys.executable, "-u", "-c", f"{code}\nprint()\nimport time; time.sleep(600)"],
                 stdout=subprocess.PIPE,
@@ -84,87 +109,63 @@ def beside() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
                 env={**os.environ, "PYTHONFAULTHANDLER": "1"},
             )
         )
-        output = made[-1].stdout
+        output = self.others[-1].stdout
         assert output is not None
         output.readline()
-        return made[-1]
+        return self.others[-1]
 
-    yield one
-    for process in made:
+
+@pytest.fixture
+def agent(start: Start, leases: Leases, tmp_path: Path) -> Iterator[Agent]:
+    made = Agent(start, leases, tmp_path)
+    yield made
+    for process in made.others:
         process.kill()
         process.communicate()
 
 
-def said(folder: Path, what: str, rank: int = 0, number: int = 1) -> str:
-    """What a worker has said, as soon as it has."""
-    path = folder / f"{what}-{rank}-{number}"
-    wait_for(path.exists, SECONDS, f"{path.name} is there")
-    return path.read_text()
-
-
 def test_a_process_name_that_ends_in_half_a_letter_ends_nothing(
-    handler: Callable[..., K8sRendezvousHandler],
-    rounds: Rounds,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    beside: Callable[..., subprocess.Popen[bytes]],
+    agent: Agent, caplog: pytest.LogCaptureFixture
 ) -> None:
-    beside(HALF_A_LETTER)
+    agent.beside(HALF_A_LETTER)
 
     def operator() -> None:
-        rounds.next()
-        said(tmp_path, "here")
-        rounds.end("Hang")
-        rounds.next()
-        said(tmp_path, "here", number=2)
-        rounds.end()
-        rounds.complete()
+        agent.rounds.next()
+        agent.said("here")
+        agent.rounds.end("Hang")
+        agent.rounds.next()
+        agent.said("here", number=2)
+        agent.rounds.end()
+        agent.rounds.complete()
 
-    run_agent(
-        handler(), tmp_path, PROLOGUE + HALF_A_LETTER + "say('here')\nwait_for_ever()", operator, nproc=1
-    )
+    agent.run(HALF_A_LETTER + "say('here')\nwait_for_ever()", operator)
     assert "round 1 hung; the stack of rank 0 (local rank 0, pid" in caplog.text
 
 
 def test_the_timer_that_ends_slow_workers_survives_such_a_name(
-    handler: Callable[..., K8sRendezvousHandler],
-    rounds: Rounds,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    beside: Callable[..., subprocess.Popen[bytes]],
+    agent: Agent, caplog: pytest.LogCaptureFixture
 ) -> None:
-    uploader = beside(HALF_A_LETTER)
+    uploader = agent.beside(HALF_A_LETTER)
     script = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nsay('here', os.getpid())\nwait_for_ever()"
 
     def operator() -> None:
-        rounds.next()
-        pids = [said(tmp_path, "here", rank) for rank in range(2)]
-        rounds.end()
+        agent.rounds.next()
+        pids = [agent.said("here", rank) for rank in range(2)]
+        agent.rounds.end()
         wait_for(lambda: "its workers did not stop" in caplog.text, SECONDS, "they are killed")
         text = f"killed rank 0 (pid {pids[0]}), rank 1 (pid {pids[1]})"
         assert text in caplog.text
-        rounds.complete()
+        agent.rounds.complete()
 
-    run_agent(handler(worker_stop=0.5), tmp_path, PROLOGUE + HALF_A_LETTER + script, operator, nproc=2)
+    agent.run(HALF_A_LETTER + script, operator, nproc=2, worker_stop=0.5)
     assert uploader.poll() is None, "it is no worker"
 
 
 def test_what_is_no_worker_neither_dumps_its_stack_nor_ends(
-    handler: Callable[..., K8sRendezvousHandler],
-    rounds: Rounds,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    beside: Callable[..., subprocess.Popen[bytes]],
+    agent: Agent, caplog: pytest.LogCaptureFixture
 ) -> None:
-    uploader = beside()
-
-    def operator() -> None:
-        rounds.next()
-        said(tmp_path, "here")
-        rounds.end("Hang")
-        rounds.complete()
-
-    run_agent(handler(), tmp_path, PROLOGUE + "say('here')\nwait_for_ever()", operator)
+    uploader = agent.beside()
+    agent.run("say('here')\nwait_for_ever()", agent.hang)
     assert caplog.text.count("hung; the stack of") == 1
     assert f"pid {uploader.pid}" not in caplog.text
     assert uploader.poll() is None
@@ -183,30 +184,18 @@ while True:
 """
 
 
-def drain(leases: Leases) -> DrainReport | None:
-    text = leases.annotation("a", names.DRAIN_ANNOTATION)
-    return None if text is None else DrainReport.parse(text)
-
-
-def test_workers_that_all_call_themselves_local_rank_0_stop_at_one_step(
-    handler: Callable[..., K8sRendezvousHandler], leases: Leases, rounds: Rounds, tmp_path: Path
-) -> None:
+def test_workers_that_all_call_themselves_local_rank_0_stop_at_one_step(agent: Agent) -> None:
     """--virtual-local-rank of torchrun, and scripts that set CUDA_VISIBLE_DEVICES."""
 
     def operator() -> None:
-        record = rounds.next()
-        leases.wait_for(lambda: drain(leases), "both workers take part")
-        leases.publish(replace(record, phase="Draining"))
-        leases.wait_for(lambda: (found := drain(leases)) and found.stopped, "both have stopped")
-        steps = {said(tmp_path, "stopped", rank) for rank in range(2)}
-        assert len(steps) == 1
-        found = drain(leases)
-        assert found is not None
-        assert steps == {str(found.step)}
-        rounds.end()
-        rounds.complete()
+        record = agent.rounds.next()
+        agent.leases.wait_for(agent.drain, "both workers take part")
+        step = agent.drained(record).step
+        assert [agent.said("stopped", rank) for rank in range(2)] == [str(step)] * 2
+        agent.rounds.end()
+        agent.rounds.complete()
 
-    run_agent(handler(), tmp_path, PROLOGUE + STEPS_WITH_RANK_0, operator, nproc=2)
+    agent.run(STEPS_WITH_RANK_0, operator, nproc=2)
 
 
 FEWER_BATCHES = """
@@ -221,11 +210,7 @@ while not (rank == "0" and step and (folder / "part").exists()):
 
 
 def test_a_worker_that_has_ended_is_not_waited_for_where_torch_took_its_status_first(
-    handler: Callable[..., K8sRendezvousHandler],
-    leases: Leases,
-    rounds: Rounds,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a busy machine torch looks before the thread that watches for ends."""
     seen = threading.Event()
@@ -239,16 +224,15 @@ def test_a_worker_that_has_ended_is_not_waited_for_where_torch_took_its_status_f
     monkeypatch.setattr(exits, "exit_status", late)
 
     def operator() -> None:
-        record = rounds.next()
-        leases.wait_for(lambda: drain(leases), "both workers take part")
-        (tmp_path / "part").touch()
+        record = agent.rounds.next()
+        agent.leases.wait_for(agent.drain, "both workers take part")
+        (agent.folder / "part").touch()
         assert seen.wait(SECONDS)
-        leases.publish(replace(record, phase="Draining"))
-        leases.wait_for(lambda: (found := drain(leases)) and found.stopped, "the other has stopped")
-        rounds.end()
-        rounds.complete()
+        agent.drained(record)
+        agent.rounds.end()
+        agent.rounds.complete()
 
-    run_agent(handler(), tmp_path, PROLOGUE + FEWER_BATCHES, operator, nproc=2)
+    agent.run(FEWER_BATCHES, operator, nproc=2)
 
 
 ASKED = """
@@ -260,21 +244,19 @@ wait_for_ever()
 """
 
 
-def test_stacks_have_the_ranks_that_the_agent_gave(
-    handler: Callable[..., K8sRendezvousHandler], rounds: Rounds, tmp_path: Path
-) -> None:
+def test_stacks_have_the_ranks_that_the_agent_gave(agent: Agent) -> None:
     def operator() -> None:
-        rounds.next()
-        pids = [int(said(tmp_path, "here", rank)) for rank in range(2)]
+        agent.rounds.next()
+        pids = [int(agent.said("here", rank)) for rank in range(2)]
         asked = subprocess.run([sys.executable, "-m", "elasticjob.stacks"], capture_output=True, check=True)
         found = [json.loads(line) for line in asked.stdout.splitlines()]
         told = {one["pid"]: (one["rank"], one["localRank"]) for one in found if one["pid"] in pids}
         assert told == {pids[0]: (0, 0), pids[1]: (1, 1)}
-        rounds.end()
-        rounds.complete()
+        agent.rounds.end()
+        agent.rounds.complete()
 
     early = "os.environ['LOCAL_RANK'] = '0'\nos.environ['RANK'] = '0'\n"
-    run_agent(handler(), tmp_path, PROLOGUE + early + ASKED, operator, nproc=2)
+    agent.run(early + ASKED, operator, nproc=2)
 
 
 HANG_SECONDS = 15
@@ -301,28 +283,21 @@ for fold, steps in enumerate([5, 5, {HANG_SECONDS * 10 + 20}]):
 """
 
 
-@pytest.mark.parametrize("nproc", [1])
-def test_a_worker_that_trains_each_fold_in_a_child_does_not_hang(
-    handler: Callable[..., K8sRendezvousHandler],
-    leases: Leases,
-    rounds: Rounds,
-    tmp_path: Path,
-    nproc: int,
-) -> None:
+def test_a_worker_that_trains_each_fold_in_a_child_does_not_hang(agent: Agent) -> None:
     def operator() -> None:
-        rounds.next(limits=Limits(hang_timeout=HANG_SECONDS))
-        said(tmp_path, "fold2")
-        report = leases.report("a")
+        agent.rounds.next(limits=Limits(hang_timeout=HANG_SECONDS))
+        agent.said("fold2")
+        report = agent.leases.report("a")
         assert report is not None
         assert not report.hung
-        text = leases.annotation("a", names.PROGRESS_ANNOTATION)
+        text = agent.leases.annotation("a", names.PROGRESS_ANNOTATION)
         assert text is not None
         assert ProgressReport.parse(text).first_step == 0
-        said(tmp_path, "forked")
-        rounds.end()
-        rounds.complete()
+        agent.said("forked")
+        agent.rounds.end()
+        agent.rounds.complete()
 
-    run_agent(handler(), tmp_path, PROLOGUE + FOLDS + "wait_for_ever()", operator, nproc=nproc)
+    agent.run(FOLDS + "wait_for_ever()", operator)
 
 
 LEAVES = """
@@ -352,37 +327,28 @@ wait_for_ever()
 
 @pytest.mark.parametrize("end", ["os._exit(3)", "os.kill(os.getpid(), signal.SIGKILL)", "wait_for_ever()"])
 def test_what_a_worker_has_left_behind_ends_before_the_next_round(
-    handler: Callable[..., K8sRendezvousHandler],
-    rounds: Rounds,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    beside: Callable[..., subprocess.Popen[bytes]],
-    end: str,
+    agent: Agent, caplog: pytest.LogCaptureFixture, end: str
 ) -> None:
-    uploader = beside()
+    uploader = agent.beside()
 
     def operator() -> None:
-        rounds.next()
-        pids = said(tmp_path, "left").split()
+        agent.rounds.next()
+        pids = agent.said("left").split()
         if "wait" in end:
-            rounds.end("Hang")
-        rounds.next()
-        assert said(tmp_path, "alive", number=2) == "[]"
+            agent.rounds.end("Hang")
+        agent.rounds.next()
+        assert agent.said("alive", number=2) == "[]"
         wait_for(lambda: "round 1: its workers left" in caplog.text, SECONDS, "it is said")
         assert [pid for pid in pids if f"{pid} (python" not in caplog.text] == []
-        rounds.end()
-        rounds.complete()
+        agent.rounds.end()
+        agent.rounds.complete()
 
-    run_agent(handler(), tmp_path, PROLOGUE + LEAVES.replace("{end}", end), operator)
+    agent.run(LEAVES.replace("{end}", end), operator)
     assert uploader.poll() is None
 
 
 def test_no_helper_lets_its_exception_out_of_num_nodes_waiting(
-    handler: Callable[..., K8sRendezvousHandler],
-    rounds: Rounds,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    agent: Agent, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Short of descriptors, say: the round ends, whatever becomes of the stacks."""
 
@@ -390,12 +356,5 @@ def test_no_helper_lets_its_exception_out_of_num_nodes_waiting(
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr("elasticjob.workers.stack_dump.StackDump.freeze", short)
-
-    def operator() -> None:
-        rounds.next()
-        said(tmp_path, "here")
-        rounds.end("Hang")
-        rounds.complete()
-
-    run_agent(handler(), tmp_path, PROLOGUE + "say('here')\nwait_for_ever()", operator)
+    agent.run("say('here')\nwait_for_ever()", agent.hang)
     assert "the stacks of the workers are not written" in caplog.text
