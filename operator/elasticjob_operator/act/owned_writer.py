@@ -86,7 +86,7 @@ class OwnedWriter:
 
     def protects(self, job: Job, owned: OwnedState) -> bool:
         """Whether new pods of the job have the network policy that they should have."""
-        needs = Needs((), (), ())
+        needs = Needs(frozenset(), (), ())
         return not NETWORK_POLICY.due(job, needs) or owned.is_written(
             NETWORK_POLICY.kind, NETWORK_POLICY.contents(job, needs)
         )

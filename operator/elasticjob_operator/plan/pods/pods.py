@@ -138,7 +138,7 @@ def delete_orphaned_leases(p: Pass) -> None:
             p.actions.append(DeleteLease(name))
 
 
-def writers(p: Pass) -> tuple[str, ...]:
+def writers(p: Pass) -> frozenset[str]:
     """The pods that may write the Lease of their name: all that have not ended, and those being made."""
     names = {
         pod.name
@@ -151,7 +151,7 @@ def writers(p: Pass) -> tuple[str, ...]:
             for slot, attempt in enumerate(p.status.attempts)
             if attempt >= 0
         }
-    return tuple(sorted(names))
+    return frozenset(names)
 
 
 def is_recorded(p: Pass, action: Action) -> bool:

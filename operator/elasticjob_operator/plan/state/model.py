@@ -432,7 +432,7 @@ class Plan:
     status: JobStatus
     record: RoundRecord
     members: MemberList | None = None
-    pod_names: tuple[str, ...] = ()
+    pod_names: frozenset[str] = frozenset()
     actions: tuple[Action, ...] = ()
     events: tuple[Event, ...] = ()
     wake_after: float | None = None
