@@ -427,7 +427,10 @@ class World(
         elif isinstance(action, PatchPod):
             standby = dict(action.labels)[STANDBY_LABEL] is not None
             self.trace.append(f"{who}{action.name} stands by{'' if standby else ' no more'}")
-            self.pods[action.name] = replace(self.pods[action.name], standby=standby)
+            pod = self.pods[action.name]
+            labels = {**dict(pod.labels), **dict(action.labels)}
+            there = tuple((key, value) for key, value in labels.items() if value is not None)
+            self.pods[action.name] = replace(pod, labels=there)
         elif isinstance(action, DeleteJob):
             self.trace.append(f"{who}delete the job: {action.why}")
             self.deleted = True

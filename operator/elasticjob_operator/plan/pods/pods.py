@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import islice
 
-from elasticjob.contract.names import MEMBER_CONDITION, STANDBY_LABEL, pod_name, slot_and_attempt
+from elasticjob.contract.names import KEPT_LABELS, MEMBER_CONDITION, STANDBY_LABEL, pod_name, slot_and_attempt
 from elasticjob.contract.text import counted, node_words
 from elasticjob.rounds.candidates import listed
 from elasticjob.rounds.state import MemberState
@@ -59,7 +59,7 @@ def keep_pods(p: Pass) -> None:
     _report_changed_labels(p, live)
     _count(p, len(live) + sum(isinstance(a, CreatePod) for a in p.actions))
     if p.job.spec.template is not None and p.round.phase == "Active":
-        _label_standbys(p, live)
+        _label(p, live)
     _set_member_gates(p, live)
 
 
@@ -79,20 +79,27 @@ def _report_changed_labels(p: Pass, live: list[Pod]) -> None:
             )
 
 
-def _label_standbys(p: Pass, live: list[Pod]) -> None:
-    """Pods beyond ``replicas`` that are no members stand by: an autoscaler's average leaves them out.
+def _label(p: Pass, live: list[Pod]) -> None:
+    """Keep the labels up to date that say what a pod is at the moment (``KEPT_LABELS``)."""
+    standing_by = _standing_by(p, live)
+    going = {action.uid for action in p.actions if isinstance(action, DeletePod)}
+    for pod in live:
+        there, wanted = dict(pod.labels), {STANDBY_LABEL: "true"} if pod.uid in standing_by else {}
+        if there != wanted and pod.uid not in going:
+            keys = [key for key in KEPT_LABELS if there.get(key) != wanted.get(key)]
+            changes = tuple((key, wanted.get(key)) for key in keys)
+            p.actions.append(PatchPod(pod.name, pod.uid, labels=changes))
+
+
+def _standing_by(p: Pass, live: list[Pod]) -> set[str]:
+    """Pods beyond ``replicas`` that are no members stand by: an autoscaler's average leaves them out. By UID.
 
     Which ones changes as rarely as can be: those that have the label keep it.
     """
     others = [pod for pod in live if pod.uid not in p.status.member_uids]
     count = min(p.job.spec.spares, max(0, len(live) - max(p.job.spec.replicas, p.round.members)))
-    others.sort(key=lambda pod: (not pod.standby, -(pod.slot or 0)))
-    standing_by = {pod.uid for pod in others[:count]}
-    going = {action.uid for action in p.actions if isinstance(action, DeletePod)}
-    for pod in live:
-        if pod.uid not in going and pod.standby != (pod.uid in standing_by):
-            label = (STANDBY_LABEL, None if pod.standby else "true")
-            p.actions.append(PatchPod(pod.name, pod.uid, labels=(label,)))
+    others.sort(key=lambda pod: (STANDBY_LABEL not in dict(pod.labels), -(pod.slot or 0)))
+    return {pod.uid for pod in others[:count]}
 
 
 def _set_member_gates(p: Pass, live: list[Pod]) -> None:

@@ -186,10 +186,11 @@ class Pod:
     DisruptionTarget, which says what takes the pod away. ``drain_seconds``: for how long its preStop hook
     keeps its workers alive once it is deleted; 0 without the hook. ``replace_seconds``: for how many of them
     the next pod may be waited for before the round drains, counted from ``deletion_time``, by the API
-    server's clock. ``avoids`` are the nodes that its affinity keeps it off; ``standby`` whether it has the
-    label of a standby. ``unreachable`` and ``out_of_service`` are taints of its node; ``notice`` is the key
-    of one that says that the node is about to go, and that the pod does not tolerate. ``member_gate``: of a
-    pod with the readiness gate for members, whether that is open. ``created``: by the API server's clock."""
+    server's clock. ``avoids`` are the nodes that its affinity keeps it off; ``labels`` those of
+    ``KEPT_LABELS`` that it has. ``unreachable`` and ``out_of_service`` are taints of its node; ``notice`` is
+    the key of one that says that the node is about to go, and that the pod does not tolerate.
+    ``member_gate``: of a pod with the readiness gate for members, whether that is open. ``created``: by the
+    API server's clock."""
 
     name: str
     uid: str
@@ -221,7 +222,7 @@ class Pod:
     message: str = ""
     disruption: str = ""
     avoids: tuple[str, ...] = ()
-    standby: bool = False
+    labels: tuple[tuple[str, str], ...] = ()
     member_gate: bool | None = None
     created: datetime | None = None
 
