@@ -101,13 +101,15 @@ def plan_without_status_write(
     p = Pass(job, status, observed, now, Waits({}, now.mono), status)
     # Nor does a hook end because of a drain that can't be written.
     replacing = decided.record.replacing or decided.record.phase == Phase.DRAINING.value
+    # Members that are replaced, and whose workers the round still needs, keep their rights.
+    training = decided.pod_names & {member.pod_name for member in status.members()}
     known = status.seen
     return replace(
         decided,
         status=status,
         record=rounds.projection(p, decided.record.waiting_message, replacing),
         members=rounds.member_list(p),
-        pod_names=pods.writers(p),
+        pod_names=pods.writers(p) | training,
         actions=tuple(action for action in decided.actions if known and pods.is_recorded(p, action)),
         events=(),
         wake_after=None if decided.wake_after is None else max(decided.wake_after, THROTTLE_SECONDS),
