@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from elasticjob_client.cli.page import BEFORE_THE_FIRST_STEP, PALE, colours, facts
 from elasticjob_client.errors import ClientError
-from elasticjob_client.tell.report import Report
-from elasticjob_client.tell.times import duration, milliseconds, ticks
+from elasticjob_client.explain.report import Report
+from elasticjob_client.explain.times import duration, milliseconds, ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -19,9 +19,9 @@ from matplotlib.image import imread
 from elasticjob_client.cli import picture
 from elasticjob_client.cli.page import colours, page
 from elasticjob_client.errors import ClientError
+from elasticjob_client.explain.report import report
+from elasticjob_client.explain.times import ticks
 from elasticjob_client.resource import Charge, ElasticJob
-from elasticjob_client.tell.report import report
-from elasticjob_client.tell.times import ticks
 from tests.unit.client.made import LOST, NOW, after_a_loss, ago, conditions, job, pod
 from tests.unit.client.server import Server
 
