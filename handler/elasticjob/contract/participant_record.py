@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from elasticjob.contract.endpoint import format_endpoint, parse_endpoint
-from elasticjob.contract.enums import StrEnum
 from elasticjob.contract.fields import (
     MAX_ID,
     MAX_INT32,
@@ -16,6 +15,7 @@ from elasticjob.contract.fields import (
     RecordError,
     dump_fields,
 )
+from elasticjob.contract.str_enum import StrEnum
 
 LEADER_RENEW_SECONDS, MEMBER_RENEW_SECONDS = 10.0, 60.0
 """How often the members of a running round renew their Leases when they have nothing to write."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elasticjob.contract.enums import StrEnum
+from elasticjob.contract.str_enum import StrEnum
 
 
 class Cause(StrEnum):

@@ -184,7 +184,7 @@ def read_spec(spec: Mapping[str, Any], defaults: JobDefaults = _NO_DEFAULTS) -> 
         max_rounds_without_progress=_optional(policy, "maxRoundsWithoutProgress", 1),
         idle_deadline=_optional(policy, "idleDeadlineSeconds", 1),
         fencing_after=_fencing(_mapping(policy.get("fencing"))),
-        fencing_needs_proof=_mapping(policy.get("fencing")).get("type") == FencingType.WAIT_FOR_PROOF.value,
+        fencing_needs_proof=_mapping(policy.get("fencing")).get("type") == FencingType.WAIT_FOR_PROOF,
         scale_up_delay=_number(
             _mapping(spec.get("scaling")), "scaleUpDelaySeconds", JobSpec.scale_up_delay, 0
         ),
@@ -227,7 +227,7 @@ def _limit(fields: Mapping[str, Any]) -> Limit:
 
 
 def _fencing(fields: Mapping[str, Any]) -> int | None:
-    after = fields.get("type") == FencingType.AFTER_SECONDS.value
+    after = fields.get("type") == FencingType.AFTER_SECONDS
     return _optional(fields, "afterSeconds", 1) if after else None
 
 

@@ -9,12 +9,12 @@ cause. A drain is never taken back: the workers may have agreed on their step al
 
 from __future__ import annotations
 
-import enum
 from dataclasses import replace
 from datetime import timedelta
 
 from elasticjob.contract.reports import DrainReport
 from elasticjob.contract.round_record import Phase
+from elasticjob.contract.str_enum import StrEnum
 from elasticjob.rounds.candidates import listed
 from elasticjob_operator.plan.rounds.rounds import end_round
 from elasticjob_operator.plan.state.evidence import CAUSES, Evidence
@@ -23,7 +23,7 @@ from elasticjob_operator.plan.state.status import RoundDrain
 from elasticjob_operator.plan.state.waits import JobWait
 
 
-class HowStopped(str, enum.Enum):
+class HowStopped(StrEnum):
     """How the workers of a round were stopped that ended for a planned change.
 
     * Stopped: at a common step, by themselves.

@@ -176,9 +176,9 @@ def enforce(p: Pass, rule: Rule | None, failure: Failure, message: str) -> None:
     """Do what the rule asks for beside charging: end the job, or keep off the node and leave it."""
     if rule is None:
         return
-    if rule.action == RuleAction.FAIL_JOB.value:
+    if rule.action == RuleAction.FAIL_JOB:
         p.failed_by_rule = message
-    if rule.action == RuleAction.EXCLUDE_NODE.value:
+    if rule.action == RuleAction.EXCLUDE_NODE:
         excluded_nodes.exclude(p, failure.node_name, message)
         if failure.node_name in excluded_nodes.excluded(p) and p.round.phase != "Active":
             _mark_lost(p, failure.pod_uid, message)

@@ -109,7 +109,7 @@ def explain(p: Pass, pod: Pod, who: str, group_rank: int | None = None) -> Evide
 
 def installer_failed(p: Pass, pod: Pod) -> bool:
     """Whether the container that the operator adds for the handler has failed: no fault of the template's."""
-    return pod.failed_init == HANDLER_CONTAINER and p.job.spec.handler_source == HandlerSource.INJECTED.value
+    return pod.failed_init == HANDLER_CONTAINER and p.job.spec.handler_source == HandlerSource.INJECTED
 
 
 def ended_well(p: Pass, pod: Pod) -> bool:

@@ -122,13 +122,13 @@ def clean_up(p: Pass) -> None:
     and those that do not end; by default the former are kept and the latter deleted."""
     _count(p, sum(p.alive(pod) for pod in p.observed.pods))
     policy = p.job.spec.clean_pod_policy
-    if p.job.spec.template is None or policy == CleanPodPolicy.NONE.value:
+    if p.job.spec.template is None or policy == CleanPodPolicy.NONE:
         return
     for pod in p.observed.pods:
         if not pod.of_this_job or pod.deleting:
             continue
         if pod.ended:
-            if policy == CleanPodPolicy.ALL.value:
+            if policy == CleanPodPolicy.ALL:
                 p.actions.append(DeletePod(pod.name, pod.uid, "the job is finished"))
             continue
         never_ran = not pod.running and pod.exit is None

@@ -7,7 +7,6 @@ then access, then project the round, then pods, Leases and Events.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -25,6 +24,7 @@ from elasticjob.contract.reports import (
     StartsReport,
 )
 from elasticjob.contract.round_record import MemberList, RoundRecord
+from elasticjob.contract.str_enum import StrEnum
 from elasticjob.rounds.waits import Wait, WaitKey
 from elasticjob_operator.plan.state.status import JobStatus
 
@@ -40,7 +40,7 @@ class Limit:
     window_seconds: int | None = None
 
 
-class RuleAction(str, enum.Enum):
+class RuleAction(StrEnum):
     """What a failure rule does: end the job; charge as usual; charge nothing; keep off the node."""
 
     FAIL_JOB = "FailJob"
@@ -61,14 +61,14 @@ class Rule:
     on_error_pattern: str = ""
 
 
-class HandlerSource(str, enum.Enum):
+class HandlerSource(StrEnum):
     """Where pods have the rendezvous handler from."""
 
     INJECTED = "Injected"
     IMAGE = "Image"
 
 
-class FencingType(str, enum.Enum):
+class FencingType(StrEnum):
     """What has to be known of a round before the next one begins: that a member has stopped, or only that
     none was heard of for a while."""
 
@@ -76,7 +76,7 @@ class FencingType(str, enum.Enum):
     AFTER_SECONDS = "AfterSeconds"
 
 
-class CleanPodPolicy(str, enum.Enum):
+class CleanPodPolicy(StrEnum):
     """Which pods are deleted at the end of the job."""
 
     RUNNING = "Running"
@@ -84,7 +84,7 @@ class CleanPodPolicy(str, enum.Enum):
     NONE = "None"
 
 
-class NetworkPolicy(str, enum.Enum):
+class NetworkPolicy(StrEnum):
     """Which pods may connect to the job's pods."""
 
     JOB_ONLY = "JobOnly"
@@ -111,7 +111,7 @@ class JobSpec:
     spares: int = 0
     nproc_per_node: str | None = None
     template: Mapping[str, Any] | None = None
-    handler_source: str = HandlerSource.INJECTED.value
+    handler_source: str = HandlerSource.INJECTED
     warm_workers: WarmWorkers | None = None
     limits: Limits = Limits()
     scale_up_delay: int = 10
@@ -128,8 +128,8 @@ class JobSpec:
     suspend: bool = False
     active_deadline: int | None = None
     ttl_after_finished: int | None = None
-    clean_pod_policy: str = CleanPodPolicy.RUNNING.value
-    network_policy: str = NetworkPolicy.JOB_ONLY.value
+    clean_pod_policy: str = CleanPodPolicy.RUNNING
+    network_policy: str = NetworkPolicy.JOB_ONLY
 
     @property
     def pods(self) -> int:
