@@ -85,6 +85,9 @@ class Applier:
         # None needs another, and all come before the pods.
         await before.wait()
 
+        if self.creation.made(job):
+            # It is waited for before the first pods; later it is there.
+            state.owned.protected = True
         without_rights = self.owned.without_rights(plan, state.owned)
         due, wait = self.creation.due(job, plan, state, self._ready_for_pods(job, state), without_rights)
         then = self._batch(job, state)
@@ -106,10 +109,7 @@ class Applier:
         return Batch(job, state.writes, self._clock, self._spawn, late)
 
     def _ready_for_pods(self, job: Job, state: JobState) -> bool:
-        """Whether a new pod would find its round, and would not be open to others. The network policy is
-        waited for before the first pods; later it is there."""
-        if self.creation.made(job):
-            state.owned.protected = True
+        """Whether a new pod would find its round, and would not be open to others."""
         return (
             self.publisher.is_there(job, state.published)
             and (state.owned.protected or self.owned.protects(job, state.owned))
