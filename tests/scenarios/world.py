@@ -18,6 +18,7 @@ from elasticjob.rounds.waits import Wait, WaitKey
 from elasticjob_operator.act.job_state import Renewals
 from elasticjob_operator.plan.planner import plan, plan_without_status_write
 from elasticjob_operator.plan.state import status_json
+from elasticjob_operator.plan.state.job_waits import sentences
 from elasticjob_operator.plan.state.model import (
     Action,
     CreatePod,
@@ -35,7 +36,6 @@ from elasticjob_operator.plan.state.model import (
     Pod,
 )
 from elasticjob_operator.plan.state.status import JobStatus
-from elasticjob_operator.plan.state.waits import sentences
 from tests.scenarios.failing import FailureCommands
 from tests.scenarios.machines import NodeCommands
 from tests.scenarios.operators import OtherOperator, ahead, name_of

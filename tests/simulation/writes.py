@@ -132,7 +132,7 @@ class PodWriter:
             name = action.name
             uid = f"{job.uid}-{informers.kernel.rng.getrandbits(32):08x}"
             pod = Pod(name, uid, slot=action.slot, attempt=action.attempt, avoids=action.avoid)
-            if job.spec.drain:
+            if job.spec.drain_seconds:
                 pod = replace(pod, drain_seconds=HOOK_SECONDS, replace_seconds=HOOK_REPLACE_SECONDS)
             try:
                 made = yield from informers.send(lambda: informers.api.create(("pod", name), pod, uid))

@@ -72,7 +72,7 @@ class Applier:
             before.add(ROUND, project, hurried)
         else:
             backoff.done(ROUND)
-        owned_writes, owned_waits = self.owned.due(job, plan, state.owned, before.events)
+        owned_writes, owned_delays = self.owned.due(job, plan, state.owned, before.events)
         for target, write in owned_writes.items():
             if write is not None:
                 before.add(target, write)
@@ -86,10 +86,10 @@ class Applier:
         await before.wait()
 
         if self.creation.made(job):
-            # It is waited for before the first pods; later it is there.
+            # The network policy is waited for before the first pods; later it is there.
             state.owned.protected = True
         without_rights = self.owned.without_rights(plan, state.owned)
-        due, wait = self.creation.due(job, plan, state, self._ready_for_pods(job, state), without_rights)
+        due, delay = self.creation.due(job, plan, state, self._ready_for_pods(job, state), without_rights)
         then = self._batch(job, state)
         for target, write in self._pods.writes(job, due, state):
             then.add(target, write, gated=True)
@@ -99,7 +99,7 @@ class Applier:
             postponed.append(FAILING_WRITES_SHOWN_SECONDS)
         again = backoff.wake_after(self._clock(), state.writes.under_way)
         events = (*warnings, *before.events, *then.events)
-        return events, earliest(*postponed, *owned_waits, wait, again)
+        return events, earliest(*postponed, *owned_delays, delay, again)
 
     def _batch(self, job: Job, state: JobState) -> Batch:
         def late(events: list[Event]) -> None:

@@ -189,7 +189,7 @@ def read_spec(spec: Mapping[str, Any], defaults: JobDefaults = _NO_DEFAULTS) -> 
             _mapping(spec.get("scaling")), "scaleUpDelaySeconds", JobSpec.scale_up_delay, 0
         ),
         payback=_optional(_mapping(spec.get("scaling")), "paybackSeconds", 1),
-        drain=_number(spec, "drainSeconds", JobSpec.drain, 0),
+        drain_seconds=_number(spec, "drainSeconds", JobSpec.drain_seconds, 0),
         suspend=own_pods and spec.get("suspend") is True,
         active_deadline=defaults.active_deadline if deadline is None else deadline,
         ttl_after_finished=defaults.ttl_after_finished if ttl is None else ttl,

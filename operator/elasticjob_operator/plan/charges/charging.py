@@ -19,10 +19,10 @@ from elasticjob_operator.plan.state.evidence import (
     Evidence,
     explains_more,
 )
+from elasticjob_operator.plan.state.job_waits import JobWait
 from elasticjob_operator.plan.state.model import Limit, Pod, Rule, RuleAction
 from elasticjob_operator.plan.state.pass_state import Pass
 from elasticjob_operator.plan.state.status import EarlyFailures, Failure
-from elasticjob_operator.plan.state.waits import JobWait
 from elasticjob_operator.plan.template.containers import training_container
 
 MAX_MESSAGE = 320

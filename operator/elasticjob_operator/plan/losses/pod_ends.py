@@ -14,9 +14,9 @@ from elasticjob.contract.participant_record import AnnouncedState
 from elasticjob.contract.text import node_words
 from elasticjob.rounds.causes import ESTABLISHING, Cause
 from elasticjob_operator.plan.state.evidence import Evidence
+from elasticjob_operator.plan.state.job_waits import JobWait
 from elasticjob_operator.plan.state.model import OOM_KILLED, Exit, HandlerSource, Pod
 from elasticjob_operator.plan.state.pass_state import Pass
-from elasticjob_operator.plan.state.waits import JobWait
 from elasticjob_operator.plan.template.containers import HANDLER_CONTAINER, memory_limit
 
 SIGNALS = {1: "SIGHUP", 2: "SIGINT", 6: "SIGABRT", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}

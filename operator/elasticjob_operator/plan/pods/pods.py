@@ -17,6 +17,7 @@ from elasticjob_operator.plan.charges import backoff, revision
 from elasticjob_operator.plan.charges.charging import charge_pod, mark_charged, slot_attempt
 from elasticjob_operator.plan.losses import excluded_nodes, pod_ends
 from elasticjob_operator.plan.state.evidence import Evidence
+from elasticjob_operator.plan.state.job_waits import JobWait
 from elasticjob_operator.plan.state.model import (
     Action,
     CleanPodPolicy,
@@ -28,7 +29,6 @@ from elasticjob_operator.plan.state.model import (
     PodCondition,
 )
 from elasticjob_operator.plan.state.pass_state import Pass
-from elasticjob_operator.plan.state.waits import JobWait
 
 ORPHAN_SECONDS = 10.0
 """How long a Lease without a pod is left alone: the two watches are not in step."""

@@ -28,6 +28,7 @@ from elasticjob_operator.plan.charges.charging import (
 from elasticjob_operator.plan.losses import kernel, members, unheard
 from elasticjob_operator.plan.rounds import fencing, progress
 from elasticjob_operator.plan.state.evidence import NEVER_CHARGED, SCALING, Evidence
+from elasticjob_operator.plan.state.job_waits import JobWait
 from elasticjob_operator.plan.state.model import Pod
 from elasticjob_operator.plan.state.outlook import Waiting
 from elasticjob_operator.plan.state.pass_state import Pass
@@ -39,7 +40,6 @@ from elasticjob_operator.plan.state.status import (
     RoundHistory,
     RoundStatus,
 )
-from elasticjob_operator.plan.state.waits import JobWait
 
 SCHEDULING_GRACE_SECONDS = 5.0
 """How long a new pod counts as on its way while the scheduler has not yet spoken about it."""

@@ -116,7 +116,7 @@ class JobSpec:
     limits: Limits = Limits()
     scale_up_delay: int = 10
     payback: int | None = None
-    drain: int = 30
+    drain_seconds: int = 30
     application: Limit = Limit(5, 3600)
     infrastructure: Limit = Limit()
     preemption: Limit = Limit()
