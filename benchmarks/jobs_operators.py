@@ -62,14 +62,14 @@ class Operator:
     async def listens(self) -> None:
         """Wait until it has listed everything and stands for election, so that it can be asked."""
         async with asyncio.timeout(_ANSWER_SECONDS):
-            while b"waiting to become the leader" not in self.log.read_bytes():
+            while b"waiting to become the leading operator" not in self.log.read_bytes():
                 assert self._process.poll() is None, self.log.read_text()
                 await asyncio.sleep(0.05)
 
     async def leads(self) -> None:
         """Wait until it leads."""
         async with asyncio.timeout(_ANSWER_SECONDS):
-            while b"became the leader" not in self.log.read_bytes():
+            while b"became the leading operator" not in self.log.read_bytes():
                 await asyncio.sleep(0.05)
 
     def kill(self) -> None:

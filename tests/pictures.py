@@ -33,9 +33,9 @@ from devcluster import crd
 from devcluster.cluster import Cluster
 from elasticjob_client import Jobs
 from elasticjob_client.cli.page import page
+from elasticjob_client.explain.report import report
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import ElasticJob
-from elasticjob_client.tell.report import report
 from examples.demo import CHECKPOINTS, CRD, JOB, ROOT, OurCluster, Story, operator, say
 from tests.screens.browser import opened
 from tests.terminal import COLUMNS, Terminal, terminal

@@ -265,7 +265,7 @@ RULES = {
         "tests.simulation.operator.Operator._confirm_silence", gives(())
     ),
     "one failure is no outage": Rule(
-        "elasticjob_operator.observe.write_health._Scope.is_outage",
+        "elasticjob_operator.observe.write_outages._Scope.is_outage",
         lambda scope, _now: scope.uncertain_since is not None,
     ),
     # Causes and charges

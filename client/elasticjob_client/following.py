@@ -9,10 +9,10 @@ from datetime import datetime, timezone
 from typing import NamedTuple
 
 from elasticjob_client.errors import ClientError, NoServer, Rejected
+from elasticjob_client.explain.lines import Line, Reader, chosen
 from elasticjob_client.patience import AWAY_SECONDS, LONGEST_PAUSE_SECONDS, Notice
 from elasticjob_client.pods import Pod, ranks
 from elasticjob_client.resource import ElasticJob
-from elasticjob_client.tell.lines import Line, Reader, chosen
 
 LOOK_SECONDS = 1.0
 """Between two looks for new pods."""
@@ -188,7 +188,7 @@ class OpenLogs:
             self._again[key] = end
 
     @property
-    def waits(self) -> bool:
+    def reopens(self) -> bool:
         """Whether a log is to be opened again."""
         return bool(self._again)
 

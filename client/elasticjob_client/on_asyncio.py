@@ -9,11 +9,11 @@ from contextlib import aclosing
 from typing import TypeVar
 
 from elasticjob_client.errors import ClientError, NoServer
+from elasticjob_client.explain.lines import Line
 from elasticjob_client.following import LOOK_SECONDS, Log, OpenLogs
 from elasticjob_client.patience import Notice, Patience
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import ElasticJob
-from elasticjob_client.tell.lines import Line
 from elasticjob_client.waiting import Until, check_reached, wait_timeout_error
 
 _T = TypeVar("_T")
@@ -95,7 +95,7 @@ class Follower:
                 async for line in self._arrived(until):
                     yield line
                 if not self._open and self._lines.empty():
-                    if ended and not self._logs.waits:
+                    if ended and not self._logs.reopens:
                         return
                     await asyncio.sleep(until - time.monotonic())
         finally:

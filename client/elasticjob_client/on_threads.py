@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from elasticjob_client.errors import ClientError, NoServer
+from elasticjob_client.explain.lines import Line
 from elasticjob_client.following import LOOK_SECONDS, End, Log, OpenLogs
 from elasticjob_client.patience import Notice, Patience
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import ElasticJob
-from elasticjob_client.tell.lines import Line
 from elasticjob_client.waiting import Until, check_reached, wait_timeout_error
 
 POLL_SECONDS = 1.0
@@ -93,7 +93,7 @@ class Follower:
                     self._running[log] = threading.Thread(target=self._follow, args=(log,), daemon=True)
                     self._running[log].start()
                 yield from self._arrived(LOOK_SECONDS)
-                if job.ended and not self._running and not self._logs.waits:
+                if job.ended and not self._running and not self._logs.reopens:
                     return
         finally:
             self._close()
@@ -140,5 +140,5 @@ class Follower:
             else:
                 del self._running[found.log]
                 self._logs.ended(found.log, found.error)
-            if not to_the_end and not self._running and not self._logs.waits and self._lines.empty():
+            if not to_the_end and not self._running and not self._logs.reopens and self._lines.empty():
                 return

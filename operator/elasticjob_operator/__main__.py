@@ -105,7 +105,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--leader-elect",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="act only while this process is the leader (default: $ELASTICJOB_LEADER_ELECT, or no)",
+        help="act only while this process leads (default: $ELASTICJOB_LEADER_ELECT, or no)",
     )
     for name, text in (
         ("resource-name", "name of the Lease (default: elasticjob-operator)"),
@@ -114,7 +114,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
             "lease-duration",
             "how long others wait after the last renewal before one takes over (default: 12s)",
         ),
-        ("renew-deadline", "how long the leader keeps acting after its last renewal (default: 8s)"),
+        ("renew-deadline", "how long the leading operator keeps acting after its last renewal (default: 8s)"),
         ("retry-period", "interval between renewals and between attempts (default: 2s)"),
     ):
         flags.add_argument(f"--leader-elect-{name}", metavar="VALUE", help=text)

@@ -149,7 +149,7 @@ async def startup(settings: kopf.OperatorSettings, **_: Any) -> None:
             Credentials(),
             may_write=running.elector.may_write,
             unsent_seconds=timing.lease_duration - timing.renew_deadline,
-            write_health=running.own_client.write_health,
+            write_outages=running.own_client.write_outages,
             traces=[meter.trace()],
         )
     await _resource(running.client, chosen)

@@ -33,7 +33,7 @@ from elasticjob_operator.observe.client import Client
 from elasticjob_operator.observe.credentials import Credentials, NoCredentials
 from elasticjob_operator.observe.errors import ApiError
 from elasticjob_operator.own_thread import in_own_thread
-from elasticjob_operator.plan.state.waits import sentences
+from elasticjob_operator.plan.state.job_waits import sentences
 from elasticjob_operator.probe_server import Answer, from_inside, serve
 from elasticjob_operator.shared_answer import SharedAnswer
 

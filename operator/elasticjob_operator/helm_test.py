@@ -120,10 +120,10 @@ class Trial:
         told = ""
         while True:
             status = self._patiently(self.api.read).get("status", {})
-            waits = _waits(status)
-            if waits != told:
-                told = waits
-                self.say(waits)
+            training = _training(status)
+            if training != told:
+                told = training
+                self.say(training)
             outcome = status.get("terminalState", "")
             if outcome == _COMPLETE:
                 self.say(f"{name} is Complete after {self.now() - began:.0f} s")
@@ -168,7 +168,7 @@ def _conditions(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield one["type"], f"{one['type']} {one['status']}, {one['reason']}: {_line(one['message'])}"
 
 
-def _waits(status: Mapping[str, Any]) -> str:
+def _training(status: Mapping[str, Any]) -> str:
     """The condition Training in one line."""
     told = dict(_conditions(status)).get("Training")
     return told or "no operator has looked at the job yet: does one serve its namespace?"

@@ -22,21 +22,20 @@ import random
 from dataclasses import dataclass, field
 
 from elasticjob.checkpoint.claims import BEAT_SECONDS
-from elasticjob.checkpoint.decide import (
+from elasticjob.checkpoint.directory import RESERVE, RESERVE_BYTES, Directory
+from elasticjob.checkpoint.errors import CheckpointError, StaleRoundError
+from elasticjob.checkpoint.records import (
     MARKER,
-    CheckpointError,
     Claim,
     File,
     Holder,
     Marker,
     Name,
-    StaleRoundError,
     Token,
     is_claim,
     parse_claim,
     parse_name,
 )
-from elasticjob.checkpoint.directory import RESERVE, RESERVE_BYTES, Directory
 from tests.checkpoints.scheduler import Lock, Process, Scheduler
 from tests.checkpoints.store import Disk, Mount
 

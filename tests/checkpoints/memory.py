@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager, contextmanager
 from io import BytesIO
 from typing import IO
 
-from elasticjob.checkpoint import decide
-from elasticjob.checkpoint.decide import MARKER, File, Marker, Name
+from elasticjob.checkpoint import records
 from elasticjob.checkpoint.directory import Directory
+from elasticjob.checkpoint.records import MARKER, File, Marker, Name
 
 PATH = "run"
 SHARD = b"x" * 1000
@@ -101,7 +101,7 @@ class Memory:
 
 def directory(memory: Memory, job: str = "A", *, keep: int = 1) -> Directory:
     """Of a process of this job."""
-    me = decide.holder_of(job, "", f"{job.lower()}-0", "")
+    me = records.holder_of(job, "", f"{job.lower()}-0", "")
     return Directory(memory, PATH, me, keep=keep, pause=memory.sleep, clock=lambda: memory.now)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from elasticjob_client import AsyncJobs, ElasticJob, Jobs
-from elasticjob_client.functions import prepared
+from elasticjob_client.packing import prepared
 from elasticjob_operator.act.injection import IMAGE_DIR
 from elasticjob_operator.settings import HANDLER_IMAGE
 from tests.cluster_job import ClusterJob

@@ -90,7 +90,7 @@ def test_the_leader_of_two_dies(job: JobRun, operator: Operator, installed: Clus
 
     def leader() -> Operator | None:
         live = [one for one in pair if one.process.poll() is None]
-        return next((one for one in live if "became the leader as" in one.log.read_text()), None)
+        return next((one for one in live if "became the leading operator as" in one.log.read_text()), None)
 
     try:
         job.apply()

@@ -108,7 +108,7 @@ ALL = [(w, moment) for moment in ("gate", "connection", "request") for w in list
     "cases", [FEW, pytest.param(ALL, marks=[pytest.mark.slow, pytest.mark.timeout(600)])], ids=["few", "all"]
 )
 # shows: the leading operator is killed, frozen, cut off or ended
-# shows: a deposed leader writes
+# shows: a deposed operator writes
 def test_the_leader_is_frozen_before_a_write_and_thawed(
     enforced: Scene, cases: list[tuple[str, str]]
 ) -> None:

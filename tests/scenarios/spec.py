@@ -39,7 +39,7 @@ class SpecCommands:
                 replicas=int(options.get("replicas", spec.replicas)),
                 min_replicas=int(options["min"]) if "min" in options else spec.min_replicas,
                 spares=int(options.get("spares", spec.spares)),
-                drain=int(options.get("drain", spec.drain)),
+                drain_seconds=int(options.get("drain", spec.drain_seconds)),
                 payback=int(options["payback"]) if "payback" in options else spec.payback,
                 idle_deadline=(
                     int(options["idle_deadline"]) if "idle_deadline" in options else spec.idle_deadline

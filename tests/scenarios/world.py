@@ -18,6 +18,7 @@ from elasticjob.rounds.waits import Wait, WaitKey
 from elasticjob_operator.act.job_state import Renewals
 from elasticjob_operator.plan.planner import plan, plan_without_status_write
 from elasticjob_operator.plan.state import status_json
+from elasticjob_operator.plan.state.job_waits import sentences
 from elasticjob_operator.plan.state.model import (
     Action,
     CreatePod,
@@ -35,7 +36,6 @@ from elasticjob_operator.plan.state.model import (
     Pod,
 )
 from elasticjob_operator.plan.state.status import JobStatus
-from elasticjob_operator.plan.state.waits import sentences
 from tests.scenarios.failing import FailureCommands
 from tests.scenarios.machines import NodeCommands
 from tests.scenarios.operators import OtherOperator, ahead, name_of
@@ -427,7 +427,10 @@ class World(
         elif isinstance(action, PatchPod):
             standby = dict(action.labels)[STANDBY_LABEL] is not None
             self.trace.append(f"{who}{action.name} stands by{'' if standby else ' no more'}")
-            self.pods[action.name] = replace(self.pods[action.name], standby=standby)
+            pod = self.pods[action.name]
+            labels = {**dict(pod.labels), **dict(action.labels)}
+            there = tuple((key, value) for key, value in labels.items() if value is not None)
+            self.pods[action.name] = replace(pod, labels=there)
         elif isinstance(action, DeleteJob):
             self.trace.append(f"{who}delete the job: {action.why}")
             self.deleted = True

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from elasticjob_client.cli.page import page
-from elasticjob_client.tell.report import report
+from elasticjob_client.explain.report import report
 from tests.screens.browser import opened
 from tests.screens.drawn import assert_drawn
 from tests.unit.client.made import NOW, after_a_loss

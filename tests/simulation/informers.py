@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from elasticjob.contract.round_record import RoundRecord
-from elasticjob_operator.observe.write_health import WriteHealth
+from elasticjob_operator.observe.write_outages import WriteOutages
 from elasticjob_operator.plan.state.model import Job, Observed, Participant, Pod
 from elasticjob_operator.plan.state.status import JobStatus
 from tests.simulation.api import (
@@ -106,7 +106,7 @@ class Informers(Client):
         self.api = api
         self.api_path = True
         self.cache = Cache()
-        self.write_health = WriteHealth()
+        self.write_outages = WriteOutages()
         self.ready = False
         self._gaps = 0
         self._good_since: float | None = None
@@ -130,7 +130,7 @@ class Informers(Client):
     @property
     def continuity(self) -> int:
         """Another number after a gap, of whatever kind."""
-        return self._gaps + self.write_health.outages(NAMESPACE)
+        return self._gaps + self.write_outages.outages(NAMESPACE)
 
     def _watch(self, name: str, kinds: tuple[str, ...]) -> Watch:
         """One informer; what it brings is in order, and in no order with what the others bring."""
@@ -175,7 +175,7 @@ class Informers(Client):
                 i.uid for k, i in self.cache.items.items() if k[0] == "pod" and i.value.node == key[1]
             }
         if item is not None and key[0] in ("lease", "round") and key in self.cache.items:
-            self.write_health.lease_written(NAMESPACE, now)
+            self.write_outages.lease_written(NAMESPACE, now)
         if self.cache.remove(key, version) if item is None else put(key, item, now):
             self.news()
 
@@ -186,7 +186,7 @@ class Informers(Client):
             self._take(key, None, version)
 
     def send(self, work: Callable[[], Any], reads: bool = False) -> Script:
-        """One request; its outcome is evidence on the API server, as in ``observe.write_health``."""
+        """One request; its outcome is evidence on the API server, as in ``observe.write_outages``."""
         began = self.kernel.now
         try:
             answer = yield self.api.request(self, work)
@@ -194,7 +194,7 @@ class Informers(Client):
             self._doubt(LEASES, began)
             raise
         if not reads:
-            self.write_health.got_through(LEASES, self.kernel.now)
+            self.write_outages.got_through(LEASES, self.kernel.now)
         return answer
 
     def neighbour_fails(self) -> None:
@@ -203,17 +203,17 @@ class Informers(Client):
             self._doubt("/namespaces/another/pods", self.kernel.now - 1.0)
 
     def _doubt(self, path: str, began: float) -> None:
-        self.write_health.failed(path, began, self.kernel.now)
+        self.write_outages.failed(path, began, self.kernel.now)
         if self._trials is None or self._trials.done:
             self._trials = self.spawn(self._try())
 
     def _try(self) -> Script:
-        """``observe.write_probe``."""
-        while self.write_health.uncertain_since(NAMESPACE) is not None:
+        """``observe.write_outage_probe``."""
+        while self.write_outages.uncertain_since(NAMESPACE) is not None:
             yield 0.5
             with contextlib.suppress(Unavailable, NotFound):
                 yield self.api.request(self, lambda: self.api.get(ROUND_KEY))
-                self.write_health.got_through(LEASES, self.kernel.now)
+                self.write_outages.got_through(LEASES, self.kernel.now)
 
     def check_standstill(self) -> None:
         """A process that has stood still has missed what came."""
@@ -286,8 +286,8 @@ class Informers(Client):
         }
         good = self._good_since if self.watches["leases"].good else None
         if good is not None:
-            good = max(good, self.write_health.good_since(NAMESPACE))
-        uncertain_since = self.write_health.uncertain_since(NAMESPACE)
+            good = max(good, self.write_outages.good_since(NAMESPACE))
+        uncertain_since = self.write_outages.uncertain_since(NAMESPACE)
         until = now if uncertain_since is None else min(now, uncertain_since)
         for key, item in self.cache.items.items():
             if key[0] == "pod":

@@ -142,7 +142,7 @@ class Operator(Informers):
         if (
             self._continuity != continuity
             or not self.good
-            or self.write_health.is_outage(NAMESPACE, self.kernel.now)
+            or self.write_outages.is_outage(NAMESPACE, self.kernel.now)
         ):
             self.timers = {}
         if self._continuity != continuity:

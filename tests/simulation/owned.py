@@ -44,7 +44,7 @@ class Owned:
         """Begin the writes that are due."""
         if job.uid != self._uid:
             self._uid, self._granted, self._protected = job.uid, frozenset(), False
-        names = frozenset(decided.pod_names)
+        names = decided.pod_names
         self._write(RIGHTS, not names <= self._granted, lambda: self._grant(job.uid, names))
         self._write(POLICY, not self._protected, lambda: self._restrict(job.uid))
 

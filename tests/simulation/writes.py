@@ -10,7 +10,6 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 
-from elasticjob.contract.names import STANDBY_LABEL
 from elasticjob.contract.round_record import MemberList, RoundRecord
 from elasticjob_operator.plan.state.model import (
     Action,
@@ -133,7 +132,7 @@ class PodWriter:
             name = action.name
             uid = f"{job.uid}-{informers.kernel.rng.getrandbits(32):08x}"
             pod = Pod(name, uid, slot=action.slot, attempt=action.attempt, avoids=action.avoid)
-            if job.spec.drain:
+            if job.spec.drain_seconds:
                 pod = replace(pod, drain_seconds=HOOK_SECONDS, replace_seconds=HOOK_REPLACE_SECONDS)
             try:
                 made = yield from informers.send(lambda: informers.api.create(("pod", name), pod, uid))
@@ -166,14 +165,16 @@ class PodWriter:
             informers.cache.remove(("lease", action.name), uid=seen.uid)
 
     def _label(self, action: PatchPod) -> Script:
-        """The patch of one label, with a test of the UID."""
-        informers, standby = self._informers, dict(action.labels)[STANDBY_LABEL] is not None
+        """The patch of labels, with a test of the UID."""
+        informers = self._informers
 
         def patch() -> Item:
             there = informers.api.get(("pod", action.name))
             if there.uid != action.uid:
                 raise NotFound(action.name)
-            return informers.api.put(("pod", action.name), replace(there.value, standby=standby), there.uid)
+            labels = {**dict(there.value.labels), **dict(action.labels)}
+            kept = tuple((key, value) for key, value in labels.items() if value is not None)
+            return informers.api.put(("pod", action.name), replace(there.value, labels=kept), there.uid)
 
         with contextlib.suppress(NotFound, Conflict):
             put = yield from informers.send(patch)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from elasticjob.contract.reports import ProgressReport
+from elasticjob.contract.reports import ProgressReport, RoundReport
 from elasticjob.core.heartbeats import Loss
-from elasticjob.core.progress import Hang
 
 
 def nothing(*_: object) -> None: ...
@@ -17,5 +16,5 @@ def nothing(*_: object) -> None: ...
 class Listening:
     lost: Callable[[Mapping[int, Loss]], None] = nothing
     progressed: Callable[[ProgressReport, bool], None] = nothing
-    hung: Callable[[Hang], None] = nothing
+    judged: Callable[[RoundReport], None] = nothing
     verify_source: Callable[[float], None] = nothing

@@ -13,7 +13,7 @@ from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.objects import read_node
 from elasticjob_operator.observe.seen_lease import read_lease
 from elasticjob_operator.observe.seen_pod import read_pod
-from elasticjob_operator.observe.write_health import WriteHealth
+from elasticjob_operator.observe.write_outages import WriteOutages
 from elasticjob_operator.plan.state.model import Job, JobSpec, Observed, Pod
 
 TEMPLATED = Job("ns", "job", "job-uid", 1, JobSpec(template={"spec": {}}))
@@ -23,7 +23,7 @@ THEIR_PODS = "/api/v1/namespaces/theirs/pods"
 
 class NoApi:
     def __init__(self) -> None:
-        self.write_health = WriteHealth()
+        self.write_outages = WriteOutages()
 
 
 class Scene:

@@ -19,7 +19,7 @@ def job(template: dict[str, Any] | None) -> Job:
 
 def rights(template: dict[str, Any] | None, names: tuple[str, ...], accounts: tuple[str, ...]) -> Any:
     """Whether the job has an account of its own, whose accounts are bound, and which pods may write."""
-    found = wanted(job(template), Needs(names, accounts, ()))
+    found = wanted(job(template), Needs(frozenset(names), accounts, ()))
     role, binding = found[ROLE], found.get(BINDING) or {"subjects": []}
     return ACCOUNT in found, tuple(s["name"] for s in binding["subjects"]), writers_in(role, ())
 
@@ -44,7 +44,7 @@ def test_a_template_decides_whose_account_it_is() -> None:
 async def grant(api: Any, new: bool = False) -> None:
     """Write the rights of a job with one pod."""
     mnist = job({"spec": {"containers": []}})
-    found = wanted(mnist, Needs(("mnist-0-0",), (), ()))
+    found = wanted(mnist, Needs(frozenset({"mnist-0-0"}), (), ()))
     await write_together(api, mnist, {k: v for k, v in found.items() if k.target == RIGHTS}, new)
 
 

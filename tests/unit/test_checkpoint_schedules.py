@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from elasticjob.checkpoint import decide
+from elasticjob.checkpoint import ownership, retention
 from elasticjob.checkpoint.directory import Directory
 from tests.checkpoints.history import Broken, play
 
@@ -27,25 +27,25 @@ def removes_what_other_jobs_have_completed(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def does_not_watch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decide, "rival", lambda *_: None)
+    monkeypatch.setattr(ownership, "rival", lambda *_: None)
 
 
 def does_not_look_again_after_the_marker(monkeypatch: pytest.MonkeyPatch) -> None:
-    real: Any = decide.superseded_by
+    real: Any = ownership.superseded_by
     complete: Any = Directory.complete
 
     def careless(self: Any, *args: Any) -> None:
-        monkeypatch.setattr(decide, "superseded_by", lambda *_: None)
+        monkeypatch.setattr(ownership, "superseded_by", lambda *_: None)
         try:
             complete(self, *args)
         finally:
-            monkeypatch.setattr(decide, "superseded_by", real)
+            monkeypatch.setattr(ownership, "superseded_by", real)
 
     monkeypatch.setattr(Directory, "complete", careless)
 
 
 def removes_nothing_half_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decide, "never_counts", lambda *_: [])
+    monkeypatch.setattr(retention, "never_counts", lambda *_: [])
 
 
 def renews_with_what_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:

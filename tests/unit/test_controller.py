@@ -14,7 +14,7 @@ from elasticjob_operator.controller.registry import JobEntry
 from elasticjob_operator.observe.answers import Json
 from elasticjob_operator.observe.client import Api
 from elasticjob_operator.observe.errors import Forbidden, Unavailable
-from elasticjob_operator.observe.write_health import WriteHealth
+from elasticjob_operator.observe.write_outages import WriteOutages
 from elasticjob_operator.settings import Settings
 
 FORBIDDEN = Forbidden("GET", 403, "Forbidden", "no")
@@ -25,7 +25,7 @@ class EmptyCluster:
     """An API server that has nothing, and takes Events."""
 
     def __init__(self) -> None:
-        self.write_health = WriteHealth()
+        self.write_outages = WriteOutages()
         self.events: list[str] = []
 
     async def get(self, *_: object) -> Json:

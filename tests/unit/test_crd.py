@@ -234,7 +234,7 @@ def test_defaults_are_those_of_the_planner() -> None:
         "spec.scaling": {},
         "spec.scaling.scaleUpDelaySeconds": spec.scale_up_delay,
         "spec.suspend": spec.suspend,
-        "spec.drainSeconds": spec.drain,
+        "spec.drainSeconds": spec.drain_seconds,
         "spec.cleanPodPolicy": spec.clean_pod_policy,
         "spec.handlerSource": spec.handler_source,
         "spec.networkPolicy": spec.network_policy,

@@ -16,7 +16,7 @@ from elasticjob_operator.observe import cluster_cache as cache_module
 from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import Unavailable
 from elasticjob_operator.observe.fields import version_of
-from elasticjob_operator.observe.write_health import WriteHealth
+from elasticjob_operator.observe.write_outages import WriteOutages
 from elasticjob_operator.plan.state.model import Job, JobSpec
 from tests.unit.test_observe_client import event, served, streaming
 from tests.unit.test_observe_informer import Scene, running
@@ -64,7 +64,7 @@ class DeadWatches:
     """An API server that lists, and whose watches bring nothing."""
 
     def __init__(self) -> None:
-        self.write_health = WriteHealth()
+        self.write_outages = WriteOutages()
         self.opened: list[str] = []
         self.version = 100
 
@@ -99,7 +99,7 @@ async def test_a_watch_that_may_be_dead_is_opened_anew(monkeypatch: pytest.Monke
         await cache.read_again(JOB)
         expected = [f"{LEASES}/leases 100"]
     else:
-        api.write_health.no_answer("/x", 1001.0, 1001.0)
+        api.write_outages.no_answer("/x", 1001.0, 1001.0)
         watched = ("/api/v1/pods", f"{LEASES}/leases", "/api/v1/serviceaccounts", "/api/v1/nodes")
         expected = [f"{path} 100" for path in watched]
     for _ in range(6):

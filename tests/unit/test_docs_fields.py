@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import yaml
 
-from elasticjob_client.tell.drill import Cost, Takeover
-from elasticjob_client.tell.listing import JobRow
-from elasticjob_client.tell.report import Report
-from elasticjob_client.tell.stacks import Stacks
-from elasticjob_client.tell.status import JobStatus
-from elasticjob_client.tell.top import TopJob, TopRow
-from elasticjob_client.tell.why import Story
+from elasticjob_client.explain.drill import Cost, Takeover
+from elasticjob_client.explain.listing import JobRow
+from elasticjob_client.explain.report import Report
+from elasticjob_client.explain.stacks import Stacks
+from elasticjob_client.explain.status import JobStatus
+from elasticjob_client.explain.top import TopJob, TopRow
+from elasticjob_client.explain.why import Story
 from elasticjob_operator.plan.state import status_json
 from tests.docs_commands import ROOT, documents
 from tests.full_status import full

@@ -223,28 +223,28 @@ def test_the_leader_says_for_whom_it_waits(tmp_path: Path, monkeypatch: pytest.M
     words = [map_word(str(tmp_path / str(n) / f"0{STOP_SUFFIX}"), os.O_RDWR | os.O_CREAT) for n in range(4)]
     for word in words:
         word[0] = 7 << 2 | GOES_ON
-    waits: list[tuple[int, tuple[int, ...]]] = []
+    reported: list[tuple[int, tuple[int, ...]]] = []
     steps: list[int] = []
     drains = [
         Drain(
             *(member(server.port, n, 4), board, steps.append, lambda: ""),
-            lambda step, ranks: waits.append((step, ranks)),
+            lambda step, ranks: reported.append((step, ranks)),
         )
         for n, board in enumerate(boards)
     ]
     drains[0].start()
     drains[2].start()
-    wait_for(lambda: waits == [(0, (1, 3))], 30, "two do not answer")
+    wait_for(lambda: reported == [(0, (1, 3))], 30, "two do not answer")
     drains[1].start()
     drains[3].start()
     for word in (words[0], words[2], words[3]):
         word[0] = 8 << 2 | STOPPED
-    wait_for(lambda: waits[-1] == (8, (1,)), 30, "one has not stopped")
+    wait_for(lambda: reported[-1] == (8, (1,)), 30, "one has not stopped")
     words[1][0] = 8 << 2 | STOPPED
     wait_for(lambda: steps == [8], 30, "all have stopped")
     for one in drains:
         one.close()
-    assert all(later != earlier for earlier, later in pairwise(waits)), "said again only if it has changed"
+    assert all(later != earlier for earlier, later in pairwise(reported)), "said again only if it has changed"
 
 
 def test_a_leader_alone_says_that_it_waits_for_its_own(
@@ -253,10 +253,12 @@ def test_a_leader_alone_says_that_it_waits_for_its_own(
     monkeypatch.setattr(drain_module, "REPORT_SECONDS", 0.2)
     board = StopBoard(str(tmp_path), 1)
     map_word(str(tmp_path / f"0{STOP_SUFFIX}"), os.O_RDWR | os.O_CREAT)[0] = 7 << 2 | GOES_ON
-    waits: list[tuple[int, tuple[int, ...]]] = []
-    alone = Drain(member(1, 0, 1), board, ignore, lambda: "", lambda step, ranks: waits.append((step, ranks)))
+    reported: list[tuple[int, tuple[int, ...]]] = []
+    alone = Drain(
+        member(1, 0, 1), board, ignore, lambda: "", lambda step, ranks: reported.append((step, ranks))
+    )
     alone.start()
-    wait_for(lambda: waits == [(8, (0,))], 30, "its own worker has not stopped")
+    wait_for(lambda: reported == [(8, (0,))], 30, "its own worker has not stopped")
     alone.close()
 
 

@@ -16,7 +16,7 @@ from elasticjob_operator.health import Health
 from elasticjob_operator.leadership.core import Place, Timing
 from elasticjob_operator.leadership.elector import Elector
 from elasticjob_operator.observe.client import Api
-from elasticjob_operator.observe.write_health import WriteHealth
+from elasticjob_operator.observe.write_outages import WriteOutages
 from elasticjob_operator.probe_server import from_inside
 from elasticjob_operator.settings import Settings
 
@@ -32,7 +32,7 @@ class Nobody:
     """An API that is not asked."""
 
     def __init__(self) -> None:
-        self.write_health = WriteHealth()
+        self.write_outages = WriteOutages()
 
 
 class Follower:
@@ -142,12 +142,12 @@ async def test_a_pass_hangs_if_nothing_fails_meanwhile(scene: Scene) -> None:
     scene.now = limit + 1
     scene.heard(PODS, LEASES, ACCOUNTS, NODES)
     assert await scene.health.not_alive() == [f"reconciliation of here/job has hung for {limit + 1:.0f} s"]
-    scene.api.write_health.failed("/api/v1/namespaces/other/pods", scene.now - 1, scene.now - 1)
-    scene.api.write_health.got_through("/api/v1/namespaces/other/pods", scene.now)
+    scene.api.write_outages.failed("/api/v1/namespaces/other/pods", scene.now - 1, scene.now - 1)
+    scene.api.write_outages.got_through("/api/v1/namespaces/other/pods", scene.now)
     assert await scene.health.not_alive() != [], "what fails for another job excuses nobody"
-    scene.api.write_health = WriteHealth()
-    scene.api.write_health.failed(LEASES, 0.0, 0.0)
-    scene.api.write_health.got_through(LEASES, limit)  # the API server held it up until then
+    scene.api.write_outages = WriteOutages()
+    scene.api.write_outages.failed(LEASES, 0.0, 0.0)
+    scene.api.write_outages.got_through(LEASES, limit)  # the API server held it up until then
     assert await scene.health.not_alive() == []
     scene.now += limit
     scene.heard(PODS, LEASES, ACCOUNTS, NODES)

@@ -210,7 +210,7 @@ def test_a_step_file_of_any_bytes_gives_a_report_that_the_operator_reads(
     (folder / "0").write_bytes(data)
     (folder / "not a rank").write_bytes(data)
     monitor = ProgressMonitor("nonce", 1000.0, Limits(hang_timeout=30))
-    monitor.tick(1001.0, StepReader(str(folder)).read(), -1)
+    monitor.tick(1001.0, StepReader(str(folder)).read(), {})
     if monitor.report is not None:
         assert ProgressReport.parse(monitor.report.dump()) == monitor.report
 

@@ -27,7 +27,7 @@ from elasticjob_operator.observe.seen_lease import SeenLease, read_lease
 from elasticjob_operator.observe.seen_pod import SeenPod, read_pod
 from elasticjob_operator.observe.spec import MalformedJob, read_job
 from elasticjob_operator.observe.store import Store
-from elasticjob_operator.observe.write_health import WriteHealth
+from elasticjob_operator.observe.write_outages import WriteOutages
 from elasticjob_operator.plan.planner import plan
 from elasticjob_operator.plan.state import status_json
 from elasticjob_operator.plan.state.model import Job, Now, Observed, Plan
@@ -202,7 +202,7 @@ class ManyJobs:
     """An API with nothing in it but the jobs whose statuses are written; it keeps what was said as Events."""
 
     def __init__(self) -> None:
-        self.write_health = WriteHealth()
+        self.write_outages = WriteOutages()
         self.events: list[Json] = []
         self.patched: list[str] = []
         self.version = 100

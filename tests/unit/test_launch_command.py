@@ -11,7 +11,7 @@ import pytest
 from elasticjob.contract import launch_command
 from elasticjob.contract.launch_command import environment, judge
 from elasticjob.contract.names import BACKEND
-from elasticjob_client.tell.template import judged
+from elasticjob_client.explain.template import judged
 from elasticjob_operator.act.injection import HandlerImage
 from elasticjob_operator.act.template import pod_of
 from elasticjob_operator.plan.state.model import Job, JobSpec

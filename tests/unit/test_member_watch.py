@@ -9,10 +9,9 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from elasticjob.contract.reports import ProgressReport
+from elasticjob.contract.reports import ProgressReport, RoundReport
 from elasticjob.core.heartbeats import Loss, ProbeResult
 from elasticjob.core.participant import Enter, Membership
-from elasticjob.core.progress import Hang
 from elasticjob.drain.board import StopBoard
 from elasticjob.leases.writer import LeaseWriter
 from elasticjob.warm.eligibility import Starts
@@ -28,7 +27,6 @@ from tests.unit.test_participant import ROUND, joined
 LOST = {1: Loss("silent for 10 s", ProbeResult.SILENT, 10.0)}
 NOT_PASSED = MagicMock(passed=False)
 FILES = WorkerFiles(StepReader(""), StopBoard("", None), Speakers("", ""), None)
-HANG = Hang("no step for 60 s", 60.0)
 
 
 class HeldHeartbeats:
@@ -60,7 +58,8 @@ class HeldHeartbeats:
 
     def says_all(self) -> None:
         self.listener.lost(LOST)
-        self.listener.hung(HANG)
+        hang = RoundReport(self.nonce, hung=True, silent_milliseconds=60_000, message="no step for 60 s")
+        self.listener.judged(hang)
         self.listener.progressed(ProgressReport(self.nonce, 0, 7, 0, 0), True)
         for flag in self.flags:
             flag.on_all()

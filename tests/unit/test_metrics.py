@@ -26,7 +26,7 @@ from elasticjob_operator.observe.client import Api
 from elasticjob_operator.observe.errors import Unavailable
 from elasticjob_operator.observe.objects import read_node
 from elasticjob_operator.observe.spec import JobView
-from elasticjob_operator.observe.write_health import WriteHealth
+from elasticjob_operator.observe.write_outages import WriteOutages
 from elasticjob_operator.plan.state.accounts import Account
 from elasticjob_operator.plan.state.evidence import CAUSES
 from elasticjob_operator.plan.state.model import Job, JobSpec
@@ -252,7 +252,7 @@ def test_a_name_cannot_break_out_of_its_label() -> None:
 
 class Nobody:
     def __init__(self) -> None:
-        self.write_health = WriteHealth()
+        self.write_outages = WriteOutages()
 
 
 class Follower:

@@ -227,7 +227,7 @@ async def test_a_dropped_connection_is_tried_once_more() -> None:
 
     async with served(answer) as (client, _):
         assert await client.patch("/x", [], JSON_PATCH) == {"tries": 2}
-        assert client.write_health.uncertain_since("ns") is None
+        assert client.write_outages.uncertain_since("ns") is None
 
 
 async def test_second_tries_and_waits_for_a_turn_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,7 +282,7 @@ async def test_no_answer_is_remembered() -> None:
     async with served(answer, timeout=0.5) as (client, _):
         with pytest.raises(Unavailable, match="GET /x: no answer"):
             await client.get("/x")
-        assert client.write_health.uncertain_since("ns") is not None
+        assert client.write_outages.uncertain_since("ns") is not None
 
 
 async def test_a_refused_connection_is_unavailable() -> None:

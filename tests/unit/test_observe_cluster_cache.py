@@ -31,8 +31,8 @@ from elasticjob_operator.observe.objects import read_node
 from elasticjob_operator.observe.seen_lease import SeenLease, read_lease
 from elasticjob_operator.observe.seen_pod import read_pod
 from elasticjob_operator.observe.store import Store
-from elasticjob_operator.observe.write_health import WriteHealth
-from elasticjob_operator.observe.write_probe import WriteProbe
+from elasticjob_operator.observe.write_outage_probe import WriteOutageProbe
+from elasticjob_operator.observe.write_outages import WriteOutages
 from tests.unit.observed import TEMPLATED, THEIR_PODS, NoApi, Scene, raw_pod
 
 
@@ -217,7 +217,7 @@ def test_one_tenant_s_trouble_makes_nobody_else_less_silent() -> None:
     scene.lease("job-1-0")
     before = scene.cache.continuity("ns")
     for _ in range(30):
-        scene.api.write_health.failed(THEIR_PODS, scene.now, scene.now)
+        scene.api.write_outages.failed(THEIR_PODS, scene.now, scene.now)
         scene.pass_time(2.0)
         scene.lease("job-1-0")
         scene.pass_time(18.0)
@@ -232,14 +232,14 @@ def test_in_doubt_clocks_stand_and_after_an_outage_they_start_again() -> None:
     scene.lease()
     scene.pass_time(14.0)
     before = scene.cache.continuity("ns")
-    scene.api.write_health.failed(THEIR_PODS, scene.now, scene.now)
+    scene.api.write_outages.failed(THEIR_PODS, scene.now, scene.now)
     scene.pass_time(2.0)
     assert scene.observe().leases["job-0-0"].silent == pytest.approx(14.0), "nobody is convicted in doubt"
     assert scene.cache.trusted("ns"), "timers go on"
     scene.pass_time(98.0)
     assert scene.observe().leases["job-0-0"].silent == pytest.approx(14.0)
     assert not scene.cache.trusted("ns")
-    scene.api.write_health.got_through(THEIR_PODS, scene.now)
+    scene.api.write_outages.got_through(THEIR_PODS, scene.now)
     scene.pass_time(3.0)
     assert scene.observe().leases["job-0-0"].silent == pytest.approx(3.0), "from the end of the outage on"
     assert scene.cache.continuity("ns") != before, "and timers, too"
@@ -252,11 +252,11 @@ def test_leases_that_can_t_be_written_in_one_namespace_concern_that_one() -> Non
     there = "/apis/coordination.k8s.io/v1/namespaces/{}/leases/x"
     scene.pass_time(20.0)
     for namespace, seen in (("theirs", 30.0), ("ns", 30.0)):
-        scene.api.write_health.failed(there.format(namespace), scene.now, scene.now)
-        scene.api.write_health.got_through("/api/v1/namespaces/theirs/pods", scene.now)
+        scene.api.write_outages.failed(there.format(namespace), scene.now, scene.now)
+        scene.api.write_outages.got_through("/api/v1/namespaces/theirs/pods", scene.now)
         scene.pass_time(10.0)
         assert scene.observe().leases["job-0-0"].silent == pytest.approx(seen)
-    scene.api.write_health.got_through(there.format("ns"), scene.now)
+    scene.api.write_outages.got_through(there.format("ns"), scene.now)
     assert scene.observe().leases["job-0-0"].silent == 0.0
 
 
@@ -280,18 +280,18 @@ async def test_what_is_in_doubt_is_tried_in_each_namespace_in_turn() -> None:
     now = 1.0
     api = Tried()
     store: Store[SeenLease] = Store(lambda _: None, lambda: now)
-    probe = WriteProbe(cast(Api, api), store, lambda: now)
+    probe = WriteOutageProbe(cast(Api, api), store, lambda: now)
     for version, namespace in enumerate(("fails", "hangs", "well"), 1):
         meta = {"namespace": namespace, "name": "job-round", "uid": "u", "resourceVersion": str(version)}
         store.put(read_lease({"metadata": {**meta, "labels": {JOB_LABEL: "job"}}, "spec": {}}))
     probe.begin()
     assert not probe._under_way, "nothing is in doubt"
-    api.write_health.failed(THEIR_PODS, now, now)
+    api.write_outages.failed(THEIR_PODS, now, now)
     for _ in range(3):
         probe.begin()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-    assert api.write_health.uncertain_since("ns") is None
+    assert api.write_outages.uncertain_since("ns") is None
     assert sorted(set(api.paths)) == ["fails", "hangs", "well"]
     await probe.aclose()
 
@@ -345,7 +345,7 @@ def test_read_again_takes_over_what_the_watches_have_not_brought() -> None:
         asked.append(query["labelSelector"])
         return {"metadata": {"resourceVersion": "1000"}, "items": lists[path]}
 
-    scene.cache._api = cast(Any, SimpleNamespace(get=get, write_health=WriteHealth()))
+    scene.cache._api = cast(Any, SimpleNamespace(get=get, write_outages=WriteOutages()))
     asyncio.run(scene.cache.read_again(TEMPLATED))
     assert [pod.name for pod in scene.observe().pods] == ["job-1-0"]
     assert asked == [f"{JOB_LABEL}=job"] * 2

@@ -18,7 +18,7 @@ from elasticjob_operator.observe.errors import Forbidden, Gone, Unavailable
 from elasticjob_operator.observe.informer import Informer
 from elasticjob_operator.observe.seen_lease import SeenLease, read_lease
 from elasticjob_operator.observe.store import Store
-from elasticjob_operator.observe.write_health import WriteHealth
+from elasticjob_operator.observe.write_outages import WriteOutages
 
 PATH = "/apis/coordination.k8s.io/v1/leases"
 
@@ -34,7 +34,7 @@ class FakeServer:
         self.refuse_list: Exception | None = None
         self.page_size = 2
         self._stream: asyncio.Queue[WatchBatch | Exception | None] = asyncio.Queue()
-        self.write_health = WriteHealth()
+        self.write_outages = WriteOutages()
 
     def lease(self, name: str, uid: str = "", renew: str = "0", record_id: str = "abcd") -> Json:
         self.version += 1

@@ -156,7 +156,7 @@ def test_the_grace_period_has_room_for_the_next_pod_and_a_drain(
     template = simple(**TORCHRUN)
     if given is not None:
         template["spec"]["terminationGracePeriodSeconds"] = given
-    pod = pod_of(a_job(template, drain=drain), 0, 0, IMAGE)
+    pod = pod_of(a_job(template, drain_seconds=drain), 0, 0, IMAGE)
     assert pod["spec"]["terminationGracePeriodSeconds"] == grace
     seen = read_pod(pod).pod
     assert (seen.drain_seconds, seen.replace_seconds) == (seconds, replaces)
@@ -169,13 +169,13 @@ def test_the_grace_period_has_room_for_the_next_pod_and_a_drain(
 
 @pytest.mark.parametrize("said", ["", "-1", "sixty", "1e3", "999999", "٣"])
 def test_what_an_annotation_says_that_is_no_number_of_seconds_is_none(said: str) -> None:
-    pod = pod_of(a_job(simple(**TORCHRUN), drain=30), 0, 0, IMAGE)
+    pod = pod_of(a_job(simple(**TORCHRUN), drain_seconds=30), 0, 0, IMAGE)
     pod["metadata"]["annotations"][REPLACE_SECONDS_ANNOTATION] = said
     assert read_pod(pod).pod.replace_seconds == 0
 
 
 def test_since_when_a_pod_is_being_deleted_follows_from_the_end_of_its_grace_period() -> None:
-    pod = pod_of(a_job(simple(**TORCHRUN), drain=30), 0, 0, IMAGE)
+    pod = pod_of(a_job(simple(**TORCHRUN), drain_seconds=30), 0, 0, IMAGE)
     assert read_pod(pod).pod.deletion_time is None
     pod["metadata"] |= {"deletionTimestamp": "2026-01-01T00:02:05Z", "deletionGracePeriodSeconds": 125}
     assert read_pod(pod).pod.deletion_time == datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -184,7 +184,7 @@ def test_since_when_a_pod_is_being_deleted_follows_from_the_end_of_its_grace_per
 @pytest.mark.parametrize("grace", [10**11, 10**18, 10**400])
 def test_a_pod_with_an_endless_grace_period_is_read(grace: int) -> None:
     """The API server takes any; a pod that cannot be read would count as gone after a restart."""
-    pod = pod_of(a_job(simple(**TORCHRUN), drain=30), 0, 0, IMAGE)
+    pod = pod_of(a_job(simple(**TORCHRUN), drain_seconds=30), 0, 0, IMAGE)
     pod["metadata"] |= {"deletionTimestamp": "2026-01-01T00:02:05Z", "deletionGracePeriodSeconds": grace}
     seen = read_pod(pod).pod
     assert seen.deleting
@@ -194,20 +194,20 @@ def test_a_pod_with_an_endless_grace_period_is_read(grace: int) -> None:
 # shows: the same, and the hook cannot run: no `sh` in the image, or the template has a ...
 def test_a_hook_of_the_templates_own_stays() -> None:
     own = {"preStop": {"exec": {"command": ["sync"]}}}
-    pod = pod_of(a_job(simple(lifecycle=own), drain=30), 0, 0, IMAGE)
+    pod = pod_of(a_job(simple(lifecycle=own), drain_seconds=30), 0, 0, IMAGE)
     assert pod["spec"]["containers"][0]["lifecycle"] == own
     assert "annotations" not in pod["metadata"]
     assert pod["spec"]["terminationGracePeriodSeconds"] == 35
     template = simple(lifecycle=own)
     template["metadata"] = {"annotations": {DRAIN_HOOK_ANNOTATION: "true"}}
-    assert pod_of(a_job(template, drain=30), 0, 0, IMAGE)["spec"]["terminationGracePeriodSeconds"] == 65, (
-        "it waits, too"
-    )
+    assert (
+        pod_of(a_job(template, drain_seconds=30), 0, 0, IMAGE)["spec"]["terminationGracePeriodSeconds"] == 65
+    ), "it waits, too"
 
 
 def test_what_the_template_says_of_the_start_stays() -> None:
     own = {"postStart": {"exec": {"command": ["true"]}}}
-    lifecycle = pod_of(a_job(simple(lifecycle=own), drain=30), 0, 0, IMAGE)["spec"]["containers"][0][
+    lifecycle = pod_of(a_job(simple(lifecycle=own), drain_seconds=30), 0, 0, IMAGE)["spec"]["containers"][0][
         "lifecycle"
     ]
     assert lifecycle["postStart"] == own["postStart"]

@@ -13,7 +13,7 @@ import pytest
 
 from devcluster.wait import wait_for
 from elasticjob import should_stop, stop_here
-from elasticjob.checkpoint.decide import MARKER
+from elasticjob.checkpoint.records import MARKER
 from elasticjob.drain.board import StopBoard
 from elasticjob.worker.progress import PROGRESS_DIR_ENV
 from elasticjob.worker.stopping import ASKED_FILE, HOLD, map_word

@@ -12,7 +12,7 @@ from elasticjob_operator.observe.answers import Json
 from elasticjob_operator.observe.client import Api, WatchBatch
 from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import Gone
-from elasticjob_operator.observe.write_health import WriteHealth
+from elasticjob_operator.observe.write_outages import WriteOutages
 from elasticjob_operator.plan.state.model import Job, JobSpec
 
 
@@ -40,7 +40,7 @@ class Server:
     """Lists ``pods`` and ``leases`` as of ``version``; each watch ends with a 410 when ``too_old`` is set."""
 
     def __init__(self) -> None:
-        self.write_health = WriteHealth()
+        self.write_outages = WriteOutages()
         self.pods: list[Json] = []
         self.leases: list[Json] = []
         self.version = 100

@@ -20,7 +20,7 @@ from elasticjob_operator.observe.answers import Json
 from elasticjob_operator.observe.client import WatchBatch
 from elasticjob_operator.observe.errors import Gone, NotFound
 from elasticjob_operator.observe.lists import PAGE, read_list
-from elasticjob_operator.observe.write_health import WriteHealth
+from elasticjob_operator.observe.write_outages import WriteOutages
 from elasticjob_operator.plan.planner import plan
 from elasticjob_operator.plan.state import status_json
 from elasticjob_operator.plan.state.model import Job, JobSpec, Now, Observed
@@ -43,7 +43,7 @@ TEMPLATE: Json = {"spec": {"containers": [{"name": "main", "image": "none"}]}}
 class Cluster:
     """Collections that are served in pages; ``gone`` says how often a page that continues one is refused."""
 
-    write_health = WriteHealth()
+    write_outages = WriteOutages()
 
     def __init__(self) -> None:
         self.items: dict[str, list[Json]] = {path: [] for path in (JOBS, PODS, LEASES, *OWNED.values())}

@@ -83,7 +83,7 @@ LAST_WORDS = {"terminationMessagePolicy": "FallbackToLogsOnError"}
 def a_job(template: dict[str, Any] | None, **spec: Any) -> Job:
     """Its image has the handler, and drains are off; what is injected otherwise is in test_injection, and
     what drains add in test_pre_stop."""
-    spec = {"handler_source": "Image", "drain": 0, **spec}
+    spec = {"handler_source": "Image", "drain_seconds": 0, **spec}
     return Job("team-a", "mnist", "uid-1", 1, JobSpec(template=template, **spec))
 
 
@@ -279,7 +279,7 @@ def test_no_folder_for_temporary_files_is_added_where_there_is_one(container: di
 def test_the_autoscaler_may_remove_a_node_with_what_is_injected(given: str, expected: str) -> None:
     template = simple()
     template["metadata"] = {"annotations": {SAFE_TO_EVICT_VOLUMES: given}} if given else {}
-    job = Job("team-a", "mnist", "uid-1", 1, JobSpec(template=template, drain=0))
+    job = Job("team-a", "mnist", "uid-1", 1, JobSpec(template=template, drain_seconds=0))
     assert pod_of(job, 0, 0, IMAGE)["metadata"]["annotations"] == {SAFE_TO_EVICT_VOLUMES: expected}
 
 

@@ -21,8 +21,9 @@ from elasticjob_operator.observe.client import Api
 from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import Unavailable
 from elasticjob_operator.observe.seen_lease import read_lease
-from elasticjob_operator.observe.write_health import WriteHealth
+from elasticjob_operator.observe.write_outages import WriteOutages
 from elasticjob_operator.plan.planner import plan
+from elasticjob_operator.plan.state.job_waits import JobWait, sentences
 from elasticjob_operator.plan.state.model import (
     Job,
     JobSpec,
@@ -33,7 +34,6 @@ from elasticjob_operator.plan.state.model import (
     Pod,
 )
 from elasticjob_operator.plan.state.status import JobStatus
-from elasticjob_operator.plan.state.waits import JobWait, sentences
 
 JOB = Job("ns", "job", "uid-job", 1, JobSpec(replicas=3, template={}))
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -122,7 +122,7 @@ class Server:
     """Lists of no pods and one Lease, and what it is like to ask for them."""
 
     def __init__(self) -> None:
-        self.write_health = WriteHealth()
+        self.write_outages = WriteOutages()
         self.version = 10
         self.seconds = 0.0
         self.fails = False

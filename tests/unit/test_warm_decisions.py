@@ -10,7 +10,6 @@ import pytest
 from elasticjob.agent.settings import Settings, SettingsError, read_settings
 from elasticjob.contract import names
 from elasticjob.warm.container_memory import private_bytes, read_memory
-from elasticjob.warm.count import MIB, SIZE, Memory, count, used_by_training
 from elasticjob.warm.eligibility import (
     PER_ROUND,
     Start,
@@ -20,6 +19,7 @@ from elasticjob.warm.eligibility import (
     mismatch,
     refusal,
 )
+from elasticjob.warm.interpreter_count import MIB, SIZE, Memory, count, used_by_training
 
 PYTHON = "/opt/bin/python3"
 GIB = 1024 * MIB

@@ -87,7 +87,7 @@ async def test_a_write_of_one_that_may_not_is_not(
         with pytest.raises(NotLeading, match="nothing was sent"):
             await write(client)
         assert server.seen == ["GET"] * connected
-        assert client.write_health.uncertain_since("ns") is None, "the API server is not to blame"
+        assert client.write_outages.uncertain_since("ns") is None, "the API server is not to blame"
         await client.get("/pods")  # reading goes on
         gate.left = 2
         await write(client)

@@ -14,16 +14,16 @@ from elasticjob_client._async.launching import launch
 from elasticjob_client._async.requests import AsyncRequests
 from elasticjob_client.connection import FIELD_MANAGER, RESOURCE, AsyncConnection
 from elasticjob_client.errors import NoServer, Rejected, translated_errors
+from elasticjob_client.explain.lines import Line
 from elasticjob_client.following import Log, OpenLogs, without_times
-from elasticjob_client.functions import prepared
 from elasticjob_client.names import check_name
 from elasticjob_client.on_asyncio import Follower, opened, reach
+from elasticjob_client.packing import prepared
 from elasticjob_client.patience import Notice, Patience, warn
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import ElasticJob
 from elasticjob_client.splitting import async_lines_of
 from elasticjob_client.streams import interrupt
-from elasticjob_client.tell.lines import Line
 from elasticjob_client.urls import without_user
 from elasticjob_client.waiting import Until, check_timeout
 from elasticjob_client.watching import Watch

@@ -1,4 +1,4 @@
-"""What is asked of the API server, and in which order. What is concluded from the answers is in ``tell``."""
+"""What is asked of the API server, and in which order. ``explain`` concludes from the answers."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from elasticjob_client.errors import (
     translated_errors,
 )
 from elasticjob_client.events import Event, event_of, is_of
+from elasticjob_client.explain import lease_progress, lines
+from elasticjob_client.explain.lines import Line, ToShow, Window
 from elasticjob_client.following import without_times
 from elasticjob_client.keywords import job_name_of
 from elasticjob_client.names import check_name
 from elasticjob_client.patience import Notice
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import ElasticJob
-from elasticjob_client.tell import fresh, lines
-from elasticjob_client.tell.lines import Line, ToShow, Window
 
 
 class AsyncRequests:
@@ -109,7 +109,7 @@ class AsyncRequests:
     async def refreshed(self, job: ElasticJob) -> ElasticJob:
         """The job with the step, the speed and the goodput that its leader has in its Lease, seconds old: the
         status may be a minute behind. The same job if its Lease cannot be read."""
-        if not (pod := fresh.leader(job)):
+        if not (pod := lease_progress.leader_pod(job)):
             return job
         check_name("a pod", pod)
         try:
@@ -119,7 +119,7 @@ class AsyncRequests:
             return job
         annotations = (found.metadata.annotations if found.metadata else None) or {}
         renewed = found.spec.renewTime if found.spec else None
-        return fresh.with_report(job, annotations.get(PROGRESS_ANNOTATION, ""), renewed)
+        return lease_progress.with_report(job, annotations.get(PROGRESS_ANNOTATION, ""), renewed)
 
     async def pods(self, name: str) -> list[Pod]:
         """The job's pods, also those that have ended or are going, by slot, the older first."""

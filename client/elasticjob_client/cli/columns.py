@@ -10,7 +10,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from elasticjob_client.tell.plain import plain
+from elasticjob_client.explain.terminal_text import plain
 
 UNBOUNDED = 100_000
 _GAP = 2

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from elasticjob_client import Jobs
-    from elasticjob_client.tell.checks import Check
+    from elasticjob_client.explain.checks import Check
 
 _T = TypeVar("_T")
 LOG_LINES = 50
@@ -63,7 +63,7 @@ def _row(check: Check) -> list[str | Text]:
 
 def _job(jobs: Jobs, name: str, operator_namespace: str) -> list[Check]:
     from elasticjob_client.cli import installation
-    from elasticjob_client.tell import state, template
+    from elasticjob_client.explain import state, template
 
     job = jobs.get(name)
     pods, unseen = _allowed("pods", lambda: jobs.pods(name))
@@ -81,13 +81,13 @@ def _job(jobs: Jobs, name: str, operator_namespace: str) -> list[Check]:
 
 def _allowed(subject: str, ask: Callable[[], _T]) -> tuple[_T | None, list[Check]]:
     """The answer; or None, and a check that says why there is none."""
-    from elasticjob_client.cli import partly
-    from elasticjob_client.tell.checks import Check
+    from elasticjob_client.cli import partial_results
+    from elasticjob_client.explain.checks import Check
 
     try:
         return ask(), []
     except Forbidden as error:
         found, advice = error.reason, "`elasticjob doctor` lists the rights that you have not"
     except ClientError as error:
-        found, advice = partly.reason(error), "its node may be away: `kubectl get nodes`"
+        found, advice = partial_results.reason(error), "its node may be away: `kubectl get nodes`"
     return None, [Check(result="unknown", subject=subject, found=found, advice=advice)]

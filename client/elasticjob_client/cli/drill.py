@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from elasticjob_client import Jobs
+    from elasticjob_client.explain.drill import Cost, Takeover
     from elasticjob_client.resource import ElasticJob
-    from elasticjob_client.tell.drill import Cost, Takeover
 
 
 def _target(_: click.Context, __: click.Parameter, value: str) -> str:
     """Raises BadParameter for what is neither a rank, nor a node, nor the operator."""
-    from elasticjob_client.tell import drill as told_of
+    from elasticjob_client.explain import drill as explain_drill
 
     try:
-        told_of.target(value)
+        explain_drill.target(value)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
     return value
@@ -85,10 +85,10 @@ def drill(
 
 
 def _members(jobs: Jobs, name: str, kill: str, timeout: float, yes: bool) -> Cost:
-    from elasticjob_client.tell import drill as told_of
+    from elasticjob_client.explain import drill as explain_drill
 
     job = jobs.get(name)
-    pods = told_of.victims(job, jobs.pods(name), kill)
+    pods = explain_drill.victims(job, jobs.pods(name), kill)
     names = ", ".join(pod.name for pod in pods)
     if not yes:
         confirm(f"kill {names} of {name}?")
@@ -98,9 +98,9 @@ def _members(jobs: Jobs, name: str, kill: str, timeout: float, yes: bool) -> Cos
         jobs.kill(pod)
     click.echo(f"killed {names}; waiting until {name} trains again", err=True)
     after = _waited(
-        jobs, name, lambda now: told_of.recovered(now, number, pods), timeout, "has not recovered"
+        jobs, name, lambda now: explain_drill.recovered(now, number, pods), timeout, "has not recovered"
     )
-    return told_of.cost(after, number, pods)
+    return explain_drill.cost(after, number, pods)
 
 
 def _waited(
@@ -118,10 +118,10 @@ def _waited(
 def _operator(jobs: Jobs, name: str, namespace: str, timeout: float, yes: bool) -> Takeover:
     from lightkube.resources.core_v1 import Pod as CorePod
 
-    from elasticjob_client.tell import drill as told_of
-    from elasticjob_client.tell.checks import leading
+    from elasticjob_client.explain import drill as explain_drill
+    from elasticjob_client.explain.checks import leading
 
-    told_of.must_train(jobs.get(name))
+    explain_drill.must_train(jobs.get(name))
     fresh = leading(leads(jobs, namespace), now())
     if not fresh:
         raise ValueError(
@@ -129,22 +129,22 @@ def _operator(jobs: Jobs, name: str, namespace: str, timeout: float, yes: bool) 
             "--operator-namespace names another"
         )
     holder = fresh[0].holder
-    pod = told_of.pod_of(holder)
+    pod = explain_drill.pod_of(holder)
     if not yes:
         confirm(f"kill {namespace}/{pod}, the operator of all jobs?")
     before, began = jobs.get(name), time.monotonic()
     with translated_errors(f"delete pod {namespace}/{pod} (the operator that leads)", jobs.server):
         jobs.client.delete(CorePod, pod, namespace=namespace, grace_period=0)
     click.echo(f"killed {pod}; waiting until another operator leads, and {name} goes on", err=True)
-    leader = _next_leader(jobs, namespace, holder, began + timeout)
+    successor = _next_leading_operator(jobs, namespace, holder, began + timeout)
     seconds = time.monotonic() - began
-    after = _waited(jobs, name, lambda job: told_of.goes_on(before, job), timeout, "has not gone on")
-    return told_of.takeover(before, after, holder, leader, seconds)
+    after = _waited(jobs, name, lambda job: explain_drill.goes_on(before, job), timeout, "has not gone on")
+    return explain_drill.takeover(before, after, holder, successor, seconds)
 
 
-def _next_leader(jobs: Jobs, namespace: str, before: str, deadline: float) -> str:
+def _next_leading_operator(jobs: Jobs, namespace: str, before: str, deadline: float) -> str:
+    from elasticjob_client.explain.checks import leading
     from elasticjob_client.on_threads import POLL_SECONDS
-    from elasticjob_client.tell.checks import leading
 
     while True:
         for one in leading(leads(jobs, namespace), now()):

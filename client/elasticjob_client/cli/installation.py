@@ -13,8 +13,8 @@ from elasticjob_client import Jobs
 from elasticjob_client.cli.operators import LABELS, leads
 from elasticjob_client.cli.options import now
 from elasticjob_client.errors import Forbidden, NotFound, NotInstalled, translated_errors
-from elasticjob_client.tell import checks
-from elasticjob_client.tell.checks import Check
+from elasticjob_client.explain import checks
+from elasticjob_client.explain.checks import Check
 
 
 def resource(jobs: Jobs) -> list[Check]:
@@ -40,7 +40,7 @@ def operator(jobs: Jobs, namespace: str) -> list[Check]:
     """Which operator leads, and its version."""
     found = []
     try:
-        found.append(checks.leader(leads(jobs, namespace), namespace, now()))
+        found.append(checks.leading_operator(leads(jobs, namespace), namespace, now()))
         with translated_errors(f"list Deployments of namespace {namespace}", jobs.server):
             for one in jobs.client.list(Deployment, namespace=namespace, labels=LABELS):
                 containers = one.spec.template.spec.containers if one.spec and one.spec.template.spec else []

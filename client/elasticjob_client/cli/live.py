@@ -18,10 +18,10 @@ from elasticjob_client.cli import screen
 from elasticjob_client.cli.columns import Columns
 from elasticjob_client.cli.options import now
 from elasticjob_client.errors import NoServer
-from elasticjob_client.tell.timeline import Slice, captions
-from elasticjob_client.tell.times import duration
-from elasticjob_client.tell.top import TopJob, TopRow
-from elasticjob_client.tell.words import counted
+from elasticjob_client.explain.timeline import Slice, captions
+from elasticjob_client.explain.times import duration
+from elasticjob_client.explain.top import TopJob, TopRow
+from elasticjob_client.explain.words import counted
 
 _GLYPHS = {
     Slice.BEFORE: (" ", ""),

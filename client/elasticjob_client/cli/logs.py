@@ -16,8 +16,8 @@ from elasticjob_client.errors import ClientError
 
 if TYPE_CHECKING:
     from elasticjob_client import Jobs
+    from elasticjob_client.explain.lines import Line
     from elasticjob_client.resource import ElasticJob
-    from elasticjob_client.tell.lines import Line
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
@@ -63,7 +63,7 @@ def logs(
     output: str,
 ) -> None:
     """Print the training log of rank 0, of another rank, or of all pods, including pods that have ended."""
-    from elasticjob_client.cli.silence import Silence, failed, reason
+    from elasticjob_client.cli.silent_log import Silence, failed, reason
 
     if everyone and rank is not None:
         raise click.UsageError("--rank and --all exclude each other")
@@ -97,7 +97,7 @@ def show(found: Iterable[Line], prefixed: bool, output: str = "text", as_it_is: 
     from rich.text import Text
 
     from elasticjob_client.cli import screen
-    from elasticjob_client.tell.plain import coloured
+    from elasticjob_client.explain.terminal_text import coloured
 
     terminal, count = screen.console(), 0
     for line in found:

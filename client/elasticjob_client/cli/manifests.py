@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from elasticjob_client.tell.plain import escaped, plain
+from elasticjob_client.explain.terminal_text import escaped, plain
 
 _ENDS_A_LINE = "\r\x85\u2028\u2029"
 """Besides the line feed, in YAML: a block would not keep them."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from lightkube.core.client import LabelSelector
 
     from elasticjob_client import Jobs
-    from elasticjob_client.tell.checks import Lead
+    from elasticjob_client.explain.checks import Lead
 
 LABELS: LabelSelector = {"app.kubernetes.io/name": "elasticjob"}
 """The labels of all that the chart creates."""
@@ -31,7 +31,7 @@ def leads(jobs: Jobs, namespace: str) -> list[Lead]:
     """The operators' Leases. Raises Forbidden if the user may not see that namespace."""
     from lightkube.resources.coordination_v1 import Lease
 
-    from elasticjob_client.tell.checks import Lead
+    from elasticjob_client.explain.checks import Lead
 
     with translated_errors(f"list Leases of namespace {namespace}", jobs.server):
         return [

@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from elasticjob_client.errors import ClientError
+from elasticjob_client.explain.terminal_text import escaped
 from elasticjob_client.names import check_name, is_name
-from elasticjob_client.tell.plain import escaped
 
 
 def name_of(kind: str) -> Callable[[click.Context, click.Parameter, str | None], str | None]:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable
 from typing import TextIO
 
-from elasticjob_client.tell.plain import coloured, plain, states
+from elasticjob_client.explain.terminal_text import coloured, plain, states
 
 
 class Guarded:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from elasticjob_client.cli.ending import LINES, end_of_log
+from elasticjob_client.cli.log_end import LINES, end_of_log
 from elasticjob_client.cli.options import as_json, connected, job_name, now, output
 from elasticjob_client.errors import ClientError
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 @connected
 def list_jobs(jobs: Jobs, all_namespaces: bool, output: str) -> None:
     """List jobs with their state, members, round and progress."""
-    from elasticjob_client.cli import partly, screen
-    from elasticjob_client.tell import listing
+    from elasticjob_client.cli import partial_results, screen
+    from elasticjob_client.explain import listing
 
     time = now()
-    rows = [listing.row(job, time) for job in partly.refreshed(jobs, jobs.all(all_namespaces))]
+    rows = [listing.row(job, time) for job in partial_results.refreshed(jobs, jobs.all(all_namespaces))]
     if output == "json":
         as_json({"items": rows})
     elif rows:
@@ -39,11 +39,11 @@ def list_jobs(jobs: Jobs, all_namespaces: bool, output: str) -> None:
 @connected
 def job_status(jobs: Jobs, name: str, output: str) -> None:
     """Show a job's pods, its rounds with cause and cost, its restarts, and what to do next."""
-    from elasticjob_client.cli import partly, screen
-    from elasticjob_client.tell import status
+    from elasticjob_client.cli import partial_results, screen
+    from elasticjob_client.explain import status
 
     job = jobs.refreshed(jobs.get(name))
-    found = status.status(job, partly.pods(jobs, name) or (), now())
+    found = status.status(job, partial_results.pods(jobs, name) or (), now())
     if output == "json":
         as_json(found)
     else:
@@ -64,10 +64,10 @@ def job_status(jobs: Jobs, name: str, output: str) -> None:
 @connected
 def tell_why(jobs: Jobs, name: str, number: int | None, lines: int, output: str) -> None:
     """Explain the last failure: round, pod, node, charge, cost, and the end of the log."""
-    from elasticjob_client.cli import partly, screen
-    from elasticjob_client.tell import why
+    from elasticjob_client.cli import partial_results, screen
+    from elasticjob_client.explain import why
 
-    job, pods = jobs.get(name), partly.pods(jobs, name)
+    job, pods = jobs.get(name), partial_results.pods(jobs, name)
     try:
         ended = why.ended_round(job, number)
     except ValueError as error:
@@ -78,7 +78,7 @@ def tell_why(jobs: Jobs, name: str, number: int | None, lines: int, output: str)
         log = end_of_log(jobs, pod, failure, lines) if pod and lines else []
     except ClientError as error:
         assert pod
-        missing.append(partly.no_log(pod, error))
+        missing.append(partial_results.no_log(pod, error))
     found = why.why(job, pods, log, now(), number, missing)
     if output == "json":
         as_json(found)
@@ -93,9 +93,9 @@ def tell_why(jobs: Jobs, name: str, number: int | None, lines: int, output: str)
 @connected
 def show_events(jobs: Jobs, name: str, with_pods: bool, output: str) -> None:
     """List the job's Events, oldest first. Kubernetes keeps them for about an hour."""
-    from elasticjob_client.cli import partly, screen
+    from elasticjob_client.cli import partial_results, screen
 
-    found = jobs.events(name, (partly.pods(jobs, name) if with_pods else None) or ())
+    found = jobs.events(name, (partial_results.pods(jobs, name) if with_pods else None) or ())
     if output == "json":
         as_json({"items": found})
     elif found:

@@ -87,13 +87,15 @@ def report(jobs: Jobs, name: str, file: Path | None, output: str | None) -> None
 
     It shows rounds and pods over time, where the time went, and losses by node.
     """
-    from elasticjob_client.cli import files, partly
+    from elasticjob_client.cli import files, partial_results
     from elasticjob_client.cli.page import page
-    from elasticjob_client.tell import report as tell_report
+    from elasticjob_client.explain import report as explain_report
 
     kind, target = _chosen(name, file, output)
     try:
-        found = tell_report.report(jobs.refreshed(jobs.get(name)), partly.pods(jobs, name) or (), now())
+        found = explain_report.report(
+            jobs.refreshed(jobs.get(name)), partial_results.pods(jobs, name) or (), now()
+        )
     except ValueError as error:
         raise ClientError(str(error)) from error
     if target is None:

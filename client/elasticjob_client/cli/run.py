@@ -1,4 +1,4 @@
-"""The command ``run``: from a script to a job; ``follow`` sees it to its end."""
+"""The command ``run``: from a script to a job; ``run_follow`` sees it to its end."""
 
 from __future__ import annotations
 
@@ -155,20 +155,20 @@ def run(
             served = _as_served(jobs.submit(job, dry_run=True))
             _print(_in_namespace(jobs.namespace, code_map, served.to_dict()), output)
             return
-        from elasticjob_client.cli import follow
+        from elasticjob_client.cli import run_follow
 
         try:
-            made = follow.created(jobs, job, code_map)
+            made = run_follow.created(jobs, job, code_map)
             if output == "text":
                 click.echo(f"created elasticjob/{name} in namespace {jobs.namespace}", err=True)
             else:
                 _print([made.to_dict()], output, on_one_line=not detach)
             if not detach:
-                sys.exit(follow.follow(jobs, name, output))
+                sys.exit(run_follow.follow(jobs, name, output))
         except Unfinished:
-            sys.exit(follow.half_made(name, code_map, jobs.namespace))
+            sys.exit(run_follow.half_made(name, code_map, jobs.namespace))
         except KeyboardInterrupt:
-            sys.exit(follow.interrupted(jobs, name))
+            sys.exit(run_follow.interrupted(jobs, name))
 
 
 def _in_namespace(

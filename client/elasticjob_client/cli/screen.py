@@ -1,4 +1,4 @@
-"""What people see: tables and sentences from what ``tell`` has concluded."""
+"""What people see: tables and sentences from what ``explain`` has concluded."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from rich.text import Text
 
 from elasticjob_client.cli.columns import UNBOUNDED, Columns
 from elasticjob_client.cli.printing import raw
+from elasticjob_client.explain.lease_progress import STALE_SECONDS
+from elasticjob_client.explain.listing import JobRow
+from elasticjob_client.explain.repeated_advice import once
+from elasticjob_client.explain.status import JobStatus, PodRow
+from elasticjob_client.explain.terminal_text import excerpt, plain
+from elasticjob_client.explain.times import age, duration, milliseconds
+from elasticjob_client.explain.why import Story
+from elasticjob_client.explain.words import counted
 from elasticjob_client.resource import Account, Round, WorkerStarts
-from elasticjob_client.tell.fresh import STALE_SECONDS
-from elasticjob_client.tell.listing import JobRow
-from elasticjob_client.tell.once import once
-from elasticjob_client.tell.plain import excerpt, plain
-from elasticjob_client.tell.status import JobStatus, PodRow
-from elasticjob_client.tell.times import age, duration, milliseconds
-from elasticjob_client.tell.why import Story
-from elasticjob_client.tell.words import counted
 
 if TYPE_CHECKING:
     from elasticjob_client.events import Event

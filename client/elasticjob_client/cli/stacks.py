@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from elasticjob_client import Jobs
+    from elasticjob_client.explain.stacks import Answer, Stacks
     from elasticjob_client.pods import Pod
-    from elasticjob_client.tell.stacks import Answer, Stacks
 
 TIMEOUT_SECONDS = 60.0
 """How long one pod may take to answer; its workers have three seconds of it."""
@@ -40,17 +40,17 @@ def stacks(jobs: Jobs, name: str, rank: int | None, output: str) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     from elasticjob_client.cli import screen
-    from elasticjob_client.tell import stacks as told_of
+    from elasticjob_client.explain import stacks as explain_stacks
 
     job, pods = jobs.get(name), jobs.pods(name)
     try:
-        asked = told_of.asked(job, pods, rank)
+        asked = explain_stacks.asked(job, pods, rank)
     except ValueError as error:
         raise ClientError(str(error)) from error
     program = kubectl("stacks")
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         answers = list(pool.map(lambda pod: _ask(jobs, program, pod), asked))
-    found = told_of.stacks(job, dict(zip([pod.name for pod in asked], answers, strict=True)), asked)
+    found = explain_stacks.stacks(job, dict(zip([pod.name for pod in asked], answers, strict=True)), asked)
     if output == "json":
         as_json(found)
     else:
@@ -62,7 +62,7 @@ def stacks(jobs: Jobs, name: str, rank: int | None, output: str) -> None:
 
 
 def _ask(jobs: Jobs, program: str, pod: Pod) -> Answer:
-    from elasticjob_client.tell.stacks import COMMAND, Answer
+    from elasticjob_client.explain.stacks import COMMAND, Answer
 
     container = ["-c", pod.container] if pod.container else []
     words = [program, *jobs.kubectl_flags, "exec", pod.name, *container, "--", *COMMAND]

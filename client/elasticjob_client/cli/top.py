@@ -14,7 +14,7 @@ from elasticjob_client.errors import ClientError
 
 if TYPE_CHECKING:
     from elasticjob_client import Jobs
-    from elasticjob_client.tell.top import TopJob, TopRow
+    from elasticjob_client.explain.top import TopJob, TopRow
 
 _LIST_BAR = 20
 _JOB_BAR = 60
@@ -40,8 +40,8 @@ def top(jobs: Jobs, name: str | None, all_namespaces: bool, interval: float, out
 
     With -o json, the current state is printed once.
     """
-    from elasticjob_client.cli import live, partly
-    from elasticjob_client.tell import top as tell_top
+    from elasticjob_client.cli import live, partial_results
+    from elasticjob_client.explain import top as explain_top
 
     if name and all_namespaces:
         raise click.UsageError("JOB and --all-namespaces exclude each other")
@@ -52,14 +52,14 @@ def top(jobs: Jobs, name: str | None, all_namespaces: bool, interval: float, out
         nonlocal looked
         if name:
             room = get_terminal_size().columns - _BESIDE_BAR
-            pods = partly.pods(jobs, name, quiet=looked) or ()
+            pods = partial_results.pods(jobs, name, quiet=looked) or ()
             looked = True
-            return tell_top.one(jobs.refreshed(jobs.get(name)), pods, now(), max(1, min(_JOB_BAR, room)))
-        return tell_top.rows(partly.refreshed(jobs, jobs.all(all_namespaces)), now(), _LIST_BAR)
+            return explain_top.one(jobs.refreshed(jobs.get(name)), pods, now(), max(1, min(_JOB_BAR, room)))
+        return explain_top.rows(partial_results.refreshed(jobs, jobs.all(all_namespaces)), now(), _LIST_BAR)
 
     if output == "json":
         found = look()
-        as_json(found if isinstance(found, tell_top.TopJob) else {"items": found})
+        as_json(found if isinstance(found, explain_top.TopJob) else {"items": found})
         return
     if not (sys.stdout.isatty() and sys.stdin.isatty()):
         again = f"elasticjob status {name}" if name else "elasticjob list"

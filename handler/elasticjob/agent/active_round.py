@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from torch.distributed.elastic.agent.server.api import ElasticAgent
 
-from elasticjob.agent.parts import AgentParts
+from elasticjob.agent.long_lived_parts import LongLivedParts
 from elasticjob.contract import names
 from elasticjob.contract.reports import DrainReport, FailureReport, StartsReport
 from elasticjob.core.participant import Membership
@@ -35,7 +35,7 @@ class ActiveRound:
 
     def __init__(
         self,
-        parts: AgentParts,
+        parts: LongLivedParts,
         membership: Membership,
         connection: StoreConnection,
         agent: ElasticAgent | None,
@@ -60,7 +60,7 @@ class ActiveRound:
         board = StopBoard(steps.folder, count, hook, workers.listed, workers.has_ended_well)
         fences = Speakers(steps.folder, fenced.SUFFIX, workers.listed)
         self.files = WorkerFiles(steps, board, fences, count)
-        self.drain = Drain(membership, board, self._stopped, parts.core.end_reason, self._waits)
+        self.drain = Drain(membership, board, self._stopped, parts.core.end_reason, self._report_waiting)
 
     def started(self, starts: Starts) -> None:
         """How the workers have started goes with the next write of the Lease."""
@@ -105,7 +105,7 @@ class ActiveRound:
             self._parts.watch.attach_progress()
             self._parts.lease.write(drain=DrainReport(self.membership.nonce, True, step).dump())
 
-    def _waits(self, step: int, ranks: tuple[int, ...]) -> None:
+    def _report_waiting(self, step: int, ranks: tuple[int, ...]) -> None:
         """Report whose workers have not stopped while the round drains. The leader only."""
         if not self._parts.core.end_reason():
             report = DrainReport(self.membership.nonce, step=step, waiting_ranks=ranks)

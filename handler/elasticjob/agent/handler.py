@@ -21,7 +21,7 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousIn
 
 from elasticjob.agent.in_round import InRound, set_worker_environment, use_agent_store
 from elasticjob.agent.joining import Joining
-from elasticjob.agent.parts import AgentParts, OpenSource, log_failure
+from elasticjob.agent.long_lived_parts import LongLivedParts, OpenSource, log_failure
 from elasticjob.agent.settings import Settings
 from elasticjob.api.leases import LeaseApi
 from elasticjob.contract import names
@@ -50,7 +50,7 @@ class K8sRendezvousHandler(RendezvousHandler):
         self._run_id = run_id
         self._ended = ended
         self._shut = False
-        self._parts = AgentParts(settings, open_api, self._observed, self._unpublished, open_source)
+        self._parts = LongLivedParts(settings, open_api, self._observed, self._unpublished, open_source)
         self._core, self._warm = self._parts.core, self._parts.warm
         self._rounds = InRound(self._parts)
         self._joining = Joining(self._parts, self._rounds)

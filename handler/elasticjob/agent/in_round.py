@@ -22,7 +22,7 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from elasticjob.agent.active_round import ActiveRound
-from elasticjob.agent.parts import FLUSH_SECONDS, AgentParts, log_failure
+from elasticjob.agent.long_lived_parts import FLUSH_SECONDS, LongLivedParts, log_failure
 from elasticjob.agent.torch_version import workers_may_share_agent_store
 from elasticjob.contract import names
 from elasticjob.contract.endpoint import parse_endpoint
@@ -50,7 +50,7 @@ LINGER_SECONDS = 30.0
 class InRound:
     """The rounds of one agent, one after the other. ``active`` is the present one, None between two."""
 
-    def __init__(self, parts: AgentParts) -> None:
+    def __init__(self, parts: LongLivedParts) -> None:
         self._parts = parts
         self.active: ActiveRound | None = None
         self._left: ActiveRound | None = None

@@ -18,7 +18,7 @@ from torch.distributed.elastic.rendezvous import (
 
 from elasticjob.agent import messages
 from elasticjob.agent.in_round import InRound
-from elasticjob.agent.parts import FLUSH_SECONDS, AgentParts
+from elasticjob.agent.long_lived_parts import FLUSH_SECONDS, LongLivedParts
 from elasticjob.api.errors import Forbidden, Unauthorized
 from elasticjob.contract.endpoint import format_endpoint
 from elasticjob.contract.reports import FailureReport
@@ -53,7 +53,7 @@ ALONE_SECONDS = 0.5
 class Joining:
     """Announces this agent until a round has it as a member, or there is a reason to give up."""
 
-    def __init__(self, parts: AgentParts, rounds: InRound) -> None:
+    def __init__(self, parts: LongLivedParts, rounds: InRound) -> None:
         self._parts = parts
         self._rounds = rounds
         self._first = True

@@ -8,7 +8,7 @@ Importing this imports torch; ``elasticjob`` itself does not import it.
 """
 
 from elasticjob.checkpoint.checkpoints import Checkpoints
-from elasticjob.checkpoint.decide import (
+from elasticjob.checkpoint.errors import (
     CheckpointError,
     DamagedError,
     LostRankError,

@@ -17,20 +17,17 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 
-from elasticjob.checkpoint import decide, directory, liveness
+from elasticjob.checkpoint import directory, liveness, records
 from elasticjob.checkpoint.beats import Beats
-from elasticjob.checkpoint.decide import (
+from elasticjob.checkpoint.directory import Directory
+from elasticjob.checkpoint.errors import (
     CheckpointError,
     DamagedError,
-    File,
     LostRankError,
-    Marker,
-    Name,
     NotSharedError,
     StaleRoundError,
-    Token,
 )
-from elasticjob.checkpoint.directory import Directory
+from elasticjob.checkpoint.records import File, Marker, Name, Token
 from elasticjob.checkpoint.shards import Reader, Writer, checksum
 from elasticjob.checkpoint.share import SharePlanner
 from elasticjob.checkpoint.state import check, entries
@@ -96,7 +93,7 @@ class Checkpoints:
         self._last_step = -1
         number = os.environ.get("ELASTICJOB_ROUND")
         run = os.environ.get("TORCHELASTIC_RUN_ID", "")
-        me = decide.holder_of(
+        me = records.holder_of(
             run if number else None,
             run,
             os.environ.get("ELASTICJOB_POD_NAME") or os.uname().nodename,

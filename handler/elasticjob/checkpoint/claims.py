@@ -11,8 +11,9 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
 
-from elasticjob.checkpoint import decide, liveness
-from elasticjob.checkpoint.decide import CheckpointError, Claim, Holder, Name, StaleRoundError, Token
+from elasticjob.checkpoint import liveness, ownership, records, retention
+from elasticjob.checkpoint.errors import CheckpointError, StaleRoundError
+from elasticjob.checkpoint.records import Claim, Holder, Name, Token
 from elasticjob.checkpoint.storage import Storage
 from elasticjob.worker.script_log import ScriptLog
 
@@ -66,7 +67,7 @@ class Claims:
     def read(self) -> list[Claim]:
         """All claims. Raises CheckpointError if one can't be read."""
         claims: list[Claim] = []
-        for file in filter(decide.is_claim, self._storage.names(self._path)):
+        for file in filter(records.is_claim, self._storage.names(self._path)):
             if self._mine is not None and file == self._mine.file:
                 claims.append(self._mine)  # another thread may be writing it
                 continue
@@ -81,7 +82,7 @@ class Claims:
         while True:
             content = self._storage.read(self._storage.join(self._path, file))
             try:
-                return decide.parse_claim(file, content)
+                return records.parse_claim(file, content)
             except CheckpointError:
                 if self._clock() >= deadline:
                     raise
@@ -100,11 +101,11 @@ class Claims:
         """
         while True:
             claims = self.read()
-            token = decide.begin(claims, found(), self._me, round_number)
-            rival = decide.rival(claims, token, self._me)
+            token = ownership.begin(claims, found(), self._me, round_number)
+            rival = ownership.rival(claims, token, self._me)
             self._wait_for_the_end_of(rival)
             now = self.read()
-            last = decide.rival(now, token, self._me)
+            last = ownership.rival(now, token, self._me)
             if _files(now) != _files(claims) or (last and rival and last.file != rival.file):
                 continue  # another has begun meanwhile
             self._token, claim = token, Claim(token, self._me)
@@ -147,7 +148,7 @@ class Claims:
     def stop_if_superseded(self) -> None:
         """Raises StaleRoundError if a later round or another job has begun, or the claim has been removed."""
         claims = self.read()
-        if later := decide.superseded_by(claims, self.mine):
+        if later := ownership.superseded_by(claims, self.mine):
             raise self.stale(later)
         if self._is_gone(claims):
             raise StaleRoundError(
@@ -170,13 +171,13 @@ class Claims:
     def sweep(self) -> None:
         """Remove half-written claims that killed processes have left, up to this round's."""
         for file in self._storage.names(self._path):
-            if decide.is_unfinished_claim(file, self._token, self._me.owner):
+            if records.is_unfinished_claim(file, self._token, self._me.owner):
                 self._storage.remove(self._storage.join(self._path, file))
 
     def remove_surplus(self, claims: Iterable[Claim], found: Iterable[Name]) -> None:
         """Remove the claims that nothing depends on, now that this round's has a list."""
         if self.mine.complete is not None:
-            for claim in decide.surplus_claims(claims, self.mine, found):
+            for claim in retention.surplus_claims(claims, self.mine, found):
                 self._storage.remove(self._storage.join(self._path, claim.file))
 
     def _put(self, claim: Claim) -> None:
@@ -220,7 +221,7 @@ class Claims:
 
     def _holds(self) -> bool:
         claims = self.read()
-        return not decide.superseded_by(claims, self.mine) and not self._is_gone(claims)
+        return not ownership.superseded_by(claims, self.mine) and not self._is_gone(claims)
 
     def _is_gone(self, claims: Iterable[Claim]) -> bool:
         """Whether the claim of this round was removed; a listing that lags does not prove it."""

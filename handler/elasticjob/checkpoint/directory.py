@@ -1,7 +1,7 @@
 """Rank 0's work in the directory of a training run: begin a round, complete checkpoints, make room.
 
-All I/O is that of a ``Storage``, so that tests can stop, fail and interleave it at each call. ``decide`` says
-why it is safe in this order.
+All I/O is that of a ``Storage``, so that tests can stop, fail and interleave it at each call. ``ownership``,
+``selection`` and ``retention`` say why it is safe in this order.
 """
 
 from __future__ import annotations
@@ -12,18 +12,10 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager
 
-from elasticjob.checkpoint import decide
+from elasticjob.checkpoint import ownership, records, retention, selection
 from elasticjob.checkpoint.claims import Claims
-from elasticjob.checkpoint.decide import (
-    MARKER,
-    CheckpointError,
-    Claim,
-    Holder,
-    Marker,
-    Name,
-    NoSpaceError,
-    NotSharedError,
-)
+from elasticjob.checkpoint.errors import CheckpointError, NoSpaceError, NotSharedError
+from elasticjob.checkpoint.records import MARKER, Claim, Holder, Marker, Name
 from elasticjob.checkpoint.storage import Storage
 from elasticjob.worker.script_log import ScriptLog
 
@@ -94,7 +86,7 @@ class Directory:
         """
         self._storage.make_folder(self._path)
         self._claims.take(self._found, round_number, self._with_room)
-        counts = decide.counting(self._completed(), self._claims.read(), self.claim.token)
+        counts = selection.counting(self._completed(), self._claims.read(), self.claim.token)
         self._with_room(lambda: self._claims.list_complete(counts))
         return self.claim
 
@@ -114,17 +106,17 @@ class Directory:
         found, complete = self._found(), self._completed()
         self.stop_if_superseded()
         claims = self._claims.read()
-        counts = decide.counting(complete, claims, self.claim.token)
+        counts = selection.counting(complete, claims, self.claim.token)
         for name in sorted(found, reverse=True):
             if name not in complete:
                 log.warning(f"passed over {self.folder(name)}: half-written, it has no {MARKER}")
             elif name not in counts:
                 log.warning(f"passed over {self.folder(name)}: completed after a later round had begun")
         candidates: list[tuple[Name, Marker | str]] = []
-        for name in decide.own_first(counts, decide.own(claims, self._me)):
+        for name in selection.own_first(counts, ownership.own(claims, self._me)):
             folder = self.folder(name)
             try:
-                marker = decide.parse_marker(self._storage.read(self._storage.join(folder, MARKER)))
+                marker = records.parse_marker(self._storage.read(self._storage.join(folder, MARKER)))
             except FileNotFoundError:
                 continue  # an earlier round removes what it does not keep
             if isinstance(marker, Marker):
@@ -188,7 +180,7 @@ class Directory:
                     self._settle(None)
                 raise
             log.warning(f"{path} was written, although {error}")
-        later = decide.superseded_by(self._claims.read(), self.claim)
+        later = ownership.superseded_by(self._claims.read(), self.claim)
         if later and name not in (later.complete or ()):
             raise self._claims.stale(later)  # it has not seen it, or cannot say yet
         log.info(f"saved {folder}")
@@ -243,14 +235,14 @@ class Directory:
         """
         found, complete = self._found(), self._completed()
         claims = self._claims.read()
-        token = max((claim.token for claim in claims), default=decide.Token(0, 0))
+        token = max((claim.token for claim in claims), default=records.Token(0, 0))
         if self._claims.taken:
-            if decide.superseded_by(claims, self.claim):
+            if ownership.superseded_by(claims, self.claim):
                 return
             token = self.claim.token
             self._claims.remove_surplus(claims, found)
         self._doomed -= {*complete}
-        never = decide.never_counts(found, complete, claims, token, self._removable(claims, found))
+        never = retention.never_counts(found, complete, claims, token, self._removable(claims, found))
         for name in sorted({*never, *(self._doomed & {*found})}):
             why = "completed after a later round had begun, or damaged"
             if name not in complete:
@@ -271,17 +263,17 @@ class Directory:
         """Remove what is beyond ``keep``."""
         found, complete = self._found(), self._completed()
         claims = self._claims.read()
-        if decide.superseded_by(claims, self.claim):
+        if ownership.superseded_by(claims, self.claim):
             return
-        counts = decide.counting(complete, claims, self.claim.token)
-        for name in decide.surplus(counts, self._removable(claims, found), good, self._keep):
+        counts = selection.counting(complete, claims, self.claim.token)
+        for name in retention.surplus(counts, self._removable(claims, found), good, self._keep):
             self._doomed.add(name)
             self._remove(name)
 
     def _removable(self, claims: Iterable[Claim], found: Iterable[Name]) -> frozenset[int]:
         if not self._keep_other_jobs:
             return frozenset(name.token.generation for name in found)
-        return decide.own(claims, self._me)
+        return ownership.own(claims, self._me)
 
     def _remove(self, name: Name) -> None:
         # The marker first: what is half removed must not look complete.
@@ -317,7 +309,7 @@ class Directory:
         """What the directory holds, in a sentence."""
         try:
             complete, claims = self._completed(), self._claims.read()
-            mine = decide.own(claims, self._me)
+            mine = ownership.own(claims, self._me)
             kinds: dict[str, list[int]] = {}
             for name in self._found():
                 kind = "complete, of this job" if name.token.generation in mine else "complete, of other jobs"
@@ -351,7 +343,7 @@ class Directory:
     def _found(self) -> list[Name]:
         """The checkpoints, complete or not."""
         names = self._storage.names(self._path)
-        return [name for text in names if (name := decide.parse_name(text))]
+        return [name for text in names if (name := records.parse_name(text))]
 
     def _completed(self) -> list[Name]:
         return [name for name in self._found() if MARKER in self._storage.sizes(self.folder(name))]

@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from elasticjob.checkpoint.decide import File
+from elasticjob.checkpoint.records import File
 from elasticjob.checkpoint.storage import Folder, Storage
 from elasticjob.checkpoint.trust import UntrustedError, check_index
 

@@ -17,7 +17,7 @@ from torch.distributed.checkpoint import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 
-from elasticjob.checkpoint.decide import CheckpointError
+from elasticjob.checkpoint.errors import CheckpointError
 
 _AS_BEFORE = "as before"
 """``planner_data`` of a plan without items: it stands for this rank's plan of the save before."""

@@ -18,7 +18,7 @@ import torch
 from torch.distributed.checkpoint import DefaultLoadPlanner
 from torch.distributed.checkpoint.planner import ReadItem
 
-from elasticjob.checkpoint.decide import CheckpointError
+from elasticjob.checkpoint.errors import CheckpointError
 
 _DCP = ("torch.distributed.checkpoint.metadata", "torch.distributed.checkpoint.filesystem")
 _OTHERS = {("collections", "OrderedDict"), ("torch", "Size"), ("torch.serialization", "_get_layout")}

@@ -38,6 +38,8 @@ SLOT_LABEL = f"{GROUP}/slot"
 ATTEMPT_LABEL = f"{GROUP}/attempt"
 STANDBY_LABEL = f"{GROUP}/standby"
 """Pods that stand by have it: an autoscaler's metrics leave them out."""
+KEPT_LABELS = (STANDBY_LABEL,)
+"""Labels of pods that the operator keeps up to date while they run."""
 COMPLETION_INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 POD_INDEX_LABEL = "apps.kubernetes.io/pod-index"
 

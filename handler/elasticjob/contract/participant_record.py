@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from elasticjob.contract.endpoint import format_endpoint, parse_endpoint
-from elasticjob.contract.enums import StrEnum
 from elasticjob.contract.fields import (
     MAX_ID,
     MAX_INT32,
@@ -15,6 +14,7 @@ from elasticjob.contract.fields import (
     RecordError,
 )
 from elasticjob.contract.record import Codec, Record, number, token
+from elasticjob.contract.str_enum import StrEnum
 
 LEADER_RENEW_SECONDS, MEMBER_RENEW_SECONDS = 10.0, 60.0
 """How often the members of a running round renew their Leases when they have nothing to write."""

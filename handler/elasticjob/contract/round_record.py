@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from elasticjob.contract.endpoint import parse_endpoint
-from elasticjob.contract.enums import StrEnum
 from elasticjob.contract.fields import (
     MAX_ID,
     MAX_INT32,
@@ -16,6 +15,7 @@ from elasticjob.contract.fields import (
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.ranks import MAX_MEMBERS
 from elasticjob.contract.record import FLAG, IDS, Codec, Record, number, omitted, token
+from elasticjob.contract.str_enum import StrEnum
 
 MAX_ROUND_BYTES = 65_536
 INLINE_MEMBERS = 32

@@ -1,2 +1,5 @@
-"""The member's side of the protocol, without I/O: the participant's state machine, the monitors of heartbeats
-and of progress, the schedule of renewals."""
+"""What a member of a round decides, without I/O: the state machine of a participant, the monitors of
+heartbeats and of progress, the schedule of renewals, pauses.
+
+What is decided for all members is in ``rounds``.
+"""

@@ -13,10 +13,11 @@ progress, and a script that trains its folds one after the other may count each 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from elasticjob.contract.limits import Limits
-from elasticjob.contract.reports import ProgressReport
+from elasticjob.contract.reports import ProgressReport, RoundReport
 from elasticjob.core.heartbeats import OWN_STALL_SECONDS
 
 
@@ -34,13 +35,6 @@ class Steps(NamedTuple):
     another process."""
 
 
-class Hang(NamedTuple):
-    """The evidence: how long no step was reported, in words and in seconds."""
-
-    text: str
-    silent_seconds: float
-
-
 class ProgressMonitor:
     """Follows one round on its leader. ``began`` is when the barrier was passed."""
 
@@ -50,6 +44,8 @@ class ProgressMonitor:
         self._limits = limits
         self._last_tick = began
         self._steps: Steps | None = None
+        self._others: Mapping[int, int] = {}
+        """The last known steps of the other members, by rank."""
         self._quiet_since = began
         self._reported = False
 
@@ -67,38 +63,38 @@ class ProgressMonitor:
             round((steps.at - steps.first_at) * 1000),
         )
 
-    def update(self, now: float, own: Steps | None, others: int, others_moved: bool = False) -> None:
-        """Take in what the leader's own workers have reported, the highest step of all others (-1: none), and
-        whether any of these has another step than before.
+    def update(self, now: float, own: Steps | None, others: Mapping[int, int]) -> None:
+        """Take in what the leader's own workers have reported, and the highest step of each other member, by
+        rank (-1: none); empty if that is not known.
 
         Times are known for its own workers; a step of the others counts from when it arrives.
         """
+        highest, moved = max(others.values(), default=-1), bool(others) and others != self._others
+        self._others = others or self._others
         if own is not None:
             first_at = min(max(own.first_at, self._began), now)
             at = min(max(own.at, first_at), now)
             step = max(own.step, own.first_step)
             own = Steps(own.first_step, first_at, step, at, min(max(own.moved_at, at), now))
         if self._steps is None:
-            first = own or (Steps(others, now, others, now) if others >= 0 else None)
+            first = own or (Steps(highest, now, highest, now) if highest >= 0 else None)
             if first is None:
                 return
             self._steps, self._quiet_since = first, max(self._quiet_since, first.at)
         steps = self._steps
         if own is not None:
             self._quiet_since = max(self._quiet_since, own.moved_at)
-        if others_moved:
+        if moved:
             self._quiet_since = now
         if own is not None and own.step > steps.step:
             steps = steps._replace(step=own.step, at=max(own.at, steps.at))
-        if others > steps.step:
-            steps = steps._replace(step=others, at=now)
+        if highest > steps.step:
+            steps = steps._replace(step=highest, at=now)
         if steps.step > self._steps.step:
             self._steps, self._quiet_since = steps, max(self._quiet_since, steps.at)
 
-    def tick(
-        self, now: float, own: Steps | None, others: int | None, others_moved: bool = False
-    ) -> Hang | None:
-        """``update``, then return the evidence if the round hangs, once.
+    def tick(self, now: float, own: Steps | None, others: Mapping[int, int] | None) -> RoundReport | None:
+        """``update``, then return what speaks against the round, once: that it hangs.
 
         ``others`` None means that the others' steps are not known now: nothing is judged. After a stall of
         its own the monitor counts from its end: it can't know what the workers would have reported.
@@ -106,11 +102,12 @@ class ProgressMonitor:
         if now - self._last_tick > self._limits.heartbeat_period + OWN_STALL_SECONDS:
             self._quiet_since = now
         self._last_tick = now
-        self.update(now, own, -1 if others is None else others, others_moved)
+        self.update(now, own, others or {})
         silent = now - self._quiet_since
         if self._steps is None or self._reported or not self._limits.hang_timeout or others is None:
             return None
         if silent < self._limits.hang_timeout:
             return None
         self._reported = True
-        return Hang(f"no step after step {self._steps.step} for {silent:.0f} s", silent)
+        text = f"no step after step {self._steps.step} for {silent:.0f} s"
+        return RoundReport(self._nonce, hung=True, silent_milliseconds=round(silent * 1000), message=text)

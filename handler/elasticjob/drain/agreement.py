@@ -59,7 +59,7 @@ class Drain:
     """Asks the workers of one agent to stop. ``end_reason`` returns why the round is over, "" before that.
 
     On the leader, ``stopped`` is called with the step when the workers of all members have stopped, and
-    ``waits`` while it waits for members: with the step, 0 before it is agreed, and their ranks."""
+    ``waiting`` while it waits for members: with the step, 0 before it is agreed, and their ranks."""
 
     def __init__(
         self,
@@ -67,14 +67,14 @@ class Drain:
         board: StopBoard,
         stopped: Callable[[int], None],
         end_reason: Callable[[], str],
-        waits: Callable[[int, tuple[int, ...]], None] | None = None,
+        waiting: Callable[[int, tuple[int, ...]], None] | None = None,
     ) -> None:
         self._m = membership
         self._leads = membership.group_rank == 0
         self._board = board
         self._stopped = stopped
         self._end_reason = end_reason
-        self._waits = waits
+        self._tell_waiting = waiting
         self._report_at = 0.0
         self._reported: tuple[int, tuple[int, ...]] = (0, ())
         self._decided = False
@@ -224,12 +224,12 @@ class Drain:
 
     def _report_waiting(self, step: int, keys: Sequence[str]) -> None:
         """Report now and then, on the leader, which members have not set their key."""
-        if not self._leads or self._waits is None or time.monotonic() < self._report_at:
+        if not self._leads or self._tell_waiting is None or time.monotonic() < self._report_at:
             return
         waiting = step, (0,) if self._connection is None else tuple(self._missing(keys, 0))[:MAX_REPORTED]
         if waiting != self._reported and waiting[1]:
             self._reported = waiting
-            self._waits(*waiting)
+            self._tell_waiting(*waiting)
         self._report_at = time.monotonic() + REPORT_SECONDS
 
     def _missing(self, keys: Sequence[str], first: int) -> list[int]:

@@ -18,6 +18,7 @@ from elasticjob.api.leases import LeaseApi
 from elasticjob.contract import names
 from elasticjob.contract.fields import RecordError
 from elasticjob.contract.round_record import MemberList, RoundRecord
+from elasticjob.core.pauses import exponential
 
 logger = logging.getLogger(__name__)
 
@@ -139,7 +140,7 @@ class LeaseRoundSource:
         return MemberList.parse(lease.annotations.get(names.MEMBERS_ANNOTATION, ""))
 
     def _run(self) -> None:
-        pause = MIN_PAUSE_SECONDS
+        tries = 0
         while not self._stop.is_set():
             try:
                 for lease in self._api.watch(self._lease):
@@ -152,7 +153,7 @@ class LeaseRoundSource:
                         self._deleted()
                     elif lease is not None:
                         self._read(lease.annotations.get(names.ROUND_ANNOTATION, ""))
-                        pause = MIN_PAUSE_SECONDS
+                        tries = 0
                     if self._stop.is_set():
                         return
             except ApiError as error:
@@ -166,9 +167,10 @@ class LeaseRoundSource:
                 logger.log(level, "watch of Lease %s: %s", self._lease, what, exc_info=True)
                 self._failed(ApiError(what))
             # Also after a regular end: a proxy before the API server may end every watch at once.
+            tries += 1
+            pause = exponential(MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS, tries)
             if self._stop.wait(pause * random.uniform(0.8, 1.2)):
                 return
-            pause = min(MAX_PAUSE_SECONDS, pause * 2)
 
     def _failed(self, error: ApiError) -> None:
         self._healthy_since = None

@@ -21,6 +21,7 @@ from elasticjob.api.auth_errors import AuthErrors
 from elasticjob.api.errors import ApiError, Conflict, NotFound, Unauthorized
 from elasticjob.api.leases import LeaseApi
 from elasticjob.contract.names import GROUP, UNTRACKED
+from elasticjob.core.pauses import exponential
 from elasticjob.core.renewal_schedule import RenewalSchedule
 from elasticjob.core.write_trouble import WriteTrouble
 
@@ -101,7 +102,7 @@ class LeaseWriter:
             self._changed.notify_all()
 
     def _run(self) -> None:
-        pause = MIN_PAUSE_SECONDS
+        failures = 0
         while True:
             with self._changed:
                 self._renewals.begin(time.monotonic())
@@ -113,16 +114,17 @@ class LeaseWriter:
             try:
                 self._try_write(body)
             except ApiError as error:
-                wait = max(pause, error.retry_after) * random.uniform(0.8, 1.2)
+                failures += 1
                 longest = REFUSED_PAUSE_SECONDS if isinstance(error, Unauthorized) else MAX_PAUSE_SECONDS
-                pause = min(longest, pause * 2)
+                pause = exponential(MIN_PAUSE_SECONDS, longest, failures)
+                wait = max(pause, error.retry_after) * random.uniform(0.8, 1.2)
                 self._failed(error)
                 if self._trouble.failed(began, time.monotonic()):
                     self.on_trouble(str(error))
                 with self._changed:
                     self._changed.wait_for(lambda: self._stopped, wait)
                 continue
-            pause = MIN_PAUSE_SECONDS
+            failures = 0
             with self._changed:
                 self.auth_errors.record(None)
                 self.last_error, self._warned = "", False

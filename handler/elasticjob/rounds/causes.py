@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elasticjob.contract.enums import StrEnum
+from elasticjob.contract.str_enum import StrEnum
 
 
 class Cause(StrEnum):
@@ -53,6 +53,9 @@ _LAST = max(_PRIORITY.values()) + 1
 
 ESTABLISHING = frozenset({Cause.NOT_ESTABLISHED, Cause.LEADER_UNREACHABLE})
 """Causes that end a round before it is established, without regard to the members' states."""
+
+ENDS_ALONE = ESTABLISHING | {Cause.HANG, Cause.WORKER_FAILED}
+"""Causes that end a round of which no member is gone."""
 
 CHARGED_ONCE = ESTABLISHING | {Cause.UNREACHABLE, Cause.MEMBER_LEFT}
 """A series of rounds that ended for these before they were established is charged once."""

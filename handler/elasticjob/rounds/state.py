@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from elasticjob.contract.enums import StrEnum
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.reports import RoundReport
 from elasticjob.contract.round_record import Phase
+from elasticjob.contract.str_enum import StrEnum
 from elasticjob.contract.text import node_words
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.waits import RoundWait, Waits

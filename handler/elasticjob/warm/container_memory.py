@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from elasticjob.warm.count import Memory
+from elasticjob.warm.interpreter_count import Memory
 
 CGROUP = Path("/sys/fs/cgroup")
 MEMINFO = Path("/proc/meminfo")

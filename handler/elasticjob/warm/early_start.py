@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from elasticjob.warm.container_memory import CGROUP, read_memory
-from elasticjob.warm.count import Memory, count
 from elasticjob.warm.eligibility import Start, imports, refusal, script_path
 from elasticjob.warm.interpreter import WarmInterpreter, works
+from elasticjob.warm.interpreter_count import Memory, count
 from elasticjob.warm.torchrun_command import environment, serves, torchruns_own, workers
 
 _made: dict[int, WarmInterpreter] = {}

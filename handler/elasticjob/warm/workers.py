@@ -27,10 +27,10 @@ from elasticjob.contract.text import counted
 from elasticjob.warm import early_start
 from elasticjob.warm.boot.page import COLD, MODULE, READY, SCRIPT, UNUSABLE
 from elasticjob.warm.container_memory import private_bytes, read_memory
-from elasticjob.warm.count import SIZE, Memory, count, used_by_training
 from elasticjob.warm.early_start import script_text
 from elasticjob.warm.eligibility import Start, Starts, can_be_left_out, imports, mismatch, refusal
 from elasticjob.warm.interpreter import WarmInterpreter, works
+from elasticjob.warm.interpreter_count import SIZE, Memory, count, used_by_training
 from elasticjob.workers.failures import oom_kills
 
 logger = logging.getLogger(__name__)

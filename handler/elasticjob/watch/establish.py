@@ -21,6 +21,7 @@ from elasticjob.contract.reports import RoundReport
 from elasticjob.contract.round_record import MemberList
 from elasticjob.contract.text import counted
 from elasticjob.core.participant import RANK_UNKNOWN, Membership
+from elasticjob.core.pauses import exponential
 from elasticjob.store.connect import connect, disconnect
 from elasticjob.store.connection import KeyValueStore, StoreConnection
 from elasticjob.store.errors import CannotConnect, StoreGone, Unreachable
@@ -182,7 +183,7 @@ class Establishment:
     def _store_ranks(self, store: KeyValueStore) -> None:
         """Read the member list, for as long as it takes, and store each member's rank. The leader only."""
         assert self._agent.list_members is not None
-        pause = RETRY_SECONDS
+        failures = 0
         while True:
             try:
                 found = self._agent.list_members()
@@ -194,8 +195,8 @@ class Establishment:
             logger.debug("round %d: the member list cannot be read: %s", self._m.number, last_error)
             if self._connection.closed:
                 raise StoreGone("given up")
-            time.sleep(pause)
-            pause = min(MAX_RETRY_SECONDS, 2 * pause)
+            failures += 1
+            time.sleep(exponential(RETRY_SECONDS, MAX_RETRY_SECONDS, failures))
         keys = [f"{RANK_KEY}{member}" for member in found.member_ids]
         store.multi_set([*keys, RANKS_KEY], [*(str(rank) for rank in range(len(keys))), "1"])
         self._began, self._ranks_pending = time.monotonic(), False

@@ -6,7 +6,7 @@ their own, because a store call can block for ever. A broken connection is reope
 reported. ``elasticjob.core.heartbeats`` decides what follows from a missing heartbeat.
 
 With its heartbeat, a member stores the highest step that its workers report, if it has changed, and the flags
-that it raises (``MemberFlag``). The leader passes the highest step of all members to
+that it raises (``MemberFlag``). The leader passes the steps of all members to
 ``elasticjob.core.progress``. In a round of one member there are no heartbeats, and only the steps are read.
 """
 
@@ -21,10 +21,10 @@ from typing import NamedTuple, Protocol, cast
 
 from torch.distributed import PrefixStore
 
-from elasticjob.contract.reports import ProgressReport
+from elasticjob.contract.reports import ProgressReport, RoundReport
 from elasticjob.core.heartbeats import HeartbeatMonitor, Loss, ProbeResult
 from elasticjob.core.participant import Membership
-from elasticjob.core.progress import Hang, ProgressMonitor
+from elasticjob.core.progress import ProgressMonitor
 from elasticjob.store.connect import connect
 from elasticjob.store.connection import KeyValueStore, StoreCall, StoreConnection
 from elasticjob.store.errors import CannotConnect, StoreGone
@@ -56,12 +56,10 @@ class Answer(NamedTuple):
 
     counts: dict[int, int]
     """The heartbeat counters, by rank."""
-    step: int | None = None
-    """The highest step of the others; None while it is unknown."""
+    steps: Mapping[int, int] | None = None
+    """The highest step of each other member, by rank; None while that is unknown."""
     raised: frozenset[str] = frozenset()
     """The keys of the flags that all others have raised."""
-    moved: bool = False
-    """Whether the step of any member has changed."""
 
 
 class MemberFlag:
@@ -97,8 +95,8 @@ class Listener(Protocol):
     def progressed(self, report: ProgressReport, first: bool, /) -> None:
         """A step was reported, perhaps the round's ``first``. The leader only."""
 
-    def hung(self, hang: Hang, /) -> None:
-        """No step has changed for too long. The leader only, and once."""
+    def judged(self, report: RoundReport, /) -> None:
+        """The steps speak against the round: none has changed for too long. The leader only, and once."""
 
     def verify_source(self, since: float, /) -> None:
         """Others are silent, or the leader has left the round, ``since`` then (monotonic seconds): the record
@@ -136,7 +134,6 @@ class Heartbeats:
         self._progress_lock = threading.Lock()
         self._progress = ProgressMonitor(membership.nonce, now, membership.limits)
         self._own_step = self._stored_step = NO_STEP
-        self._others_steps: list[int] = []
         self._thread = threading.Thread(target=self._run, name="elasticjob-heartbeats", daemon=True)
 
     def start(self) -> None:
@@ -150,7 +147,7 @@ class Heartbeats:
         leader is lost.
         """
         with self._progress_lock:
-            self._progress.update(time.monotonic(), self._steps.read(), NO_STEP)
+            self._progress.update(time.monotonic(), self._steps.read(), {})
             return self._progress.report
 
     def leave(self) -> None:
@@ -219,7 +216,7 @@ class Heartbeats:
         if self._membership.size > 1:
             answer = self._exchange()
         else:
-            answer = Answer({}, NO_STEP, frozenset(flag.key for flag in self._flags if flag.raised))
+            answer = Answer({}, {}, frozenset(flag.key for flag in self._flags if flag.raised))
         if self._leads:
             for flag in self._flags:
                 if flag.due and flag.key in answer.raised:
@@ -262,14 +259,14 @@ class Heartbeats:
         """Judge the steps, on the leader, and report what is new."""
         with self._progress_lock:
             before = self._progress.report
-            hang = self._progress.tick(time.monotonic(), self._steps.read(), others.step, others.moved)
+            against = self._progress.tick(time.monotonic(), self._steps.read(), others.steps)
             report = self._progress.report
         if self._stop.is_set():
             return
         if report is not None and report != before:
             self._listener.progressed(report, before is None)
-        if hang is not None:
-            self._listener.hung(hang)
+        if against is not None:
+            self._listener.judged(against)
 
     def _exchange(self) -> Answer:
         """Send the next heartbeat if the one before was answered; return what has come in.
@@ -284,9 +281,8 @@ class Heartbeats:
             with self._changed:
                 self._changed.wait_for(lambda: call.done, ANSWER_SECONDS)
             after = self._answer()
-            step = before.step if after.step is None else after.step
-            moved = before.moved or after.moved
-            return Answer(before.counts | after.counts, step, before.raised | after.raised, moved)
+            steps = before.steps if after.steps is None else after.steps
+            return Answer(before.counts | after.counts, steps, before.raised | after.raised)
         return before
 
     def _answer(self) -> Answer:
@@ -331,9 +327,8 @@ class Heartbeats:
             for flag in self._flags
             if flag.due and store.check([f"{flag.key}{rank}" for rank in ranks])
         )
-        steps = [int(value) for value in values[len(ranks) :]]
-        moved, self._others_steps = steps != self._others_steps, steps
-        return Answer(counts, max(steps), raised, moved)
+        steps = {rank: int(value) for rank, value in zip(ranks, values[len(ranks) :], strict=True)}
+        return Answer(counts, steps, raised)
 
     def _probe(self, suspects: list[int]) -> None:
         endpoints = {rank: self._endpoints[rank] for rank in suspects[:MAX_PROBED] if rank in self._endpoints}

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from elasticjob.contract.reports import DrainReport, ProgressReport, RoundReport
 from elasticjob.core.heartbeats import Loss, ProbeResult
 from elasticjob.core.participant import Membership, Participant
-from elasticjob.core.progress import Hang
 from elasticjob.drain.board import StopBoard
 from elasticjob.leases.writer import LeaseWriter
 from elasticjob.store.round_store import RoundStore
@@ -166,21 +165,13 @@ class RoundWatch:
         else:
             self._lease.attach(progress=report.dump())
 
-    def hung(self, hang: Hang) -> None:
+    def judged(self, report: RoundReport) -> None:
         """Report a hang, with how far training has come."""
         if self._over():
             return
-        logger.warning("round %d hangs: %s", self._m.number, hang.text)
+        logger.warning("round %d hangs: %s", self._m.number, report.message)
         self.attach_progress()
-        report = RoundReport(
-            self._m.nonce,
-            established=True,
-            silent_ranks=self._silent,
-            hung=True,
-            silent_milliseconds=round(hang.silent_seconds * 1000),
-            message=hang.text,
-        )
-        self._lease.write(report=report.dump())
+        self._lease.write(report=replace(report, established=True, silent_ranks=self._silent).dump())
 
     def verify_source(self, since: float) -> None:
         """See ``Listener``."""

@@ -72,7 +72,7 @@ class Applier:
             before.add(ROUND, project, hurried)
         else:
             backoff.done(ROUND)
-        owned_writes, owned_waits = self.owned.due(job, plan, state.owned, before.events)
+        owned_writes, owned_delays = self.owned.due(job, plan, state.owned, before.events)
         for target, write in owned_writes.items():
             if write is not None:
                 before.add(target, write)
@@ -85,8 +85,11 @@ class Applier:
         # None needs another, and all come before the pods.
         await before.wait()
 
+        if self.creation.made(job):
+            # The network policy is waited for before the first pods; later it is there.
+            state.owned.protected = True
         without_rights = self.owned.without_rights(plan, state.owned)
-        due, wait = self.creation.due(job, plan, state, self._ready_for_pods(job, state), without_rights)
+        due, delay = self.creation.due(job, plan, state, self._ready_for_pods(job, state), without_rights)
         then = self._batch(job, state)
         for target, write in self._pods.writes(job, due, state):
             then.add(target, write, gated=True)
@@ -96,7 +99,7 @@ class Applier:
             postponed.append(FAILING_WRITES_SHOWN_SECONDS)
         again = backoff.wake_after(self._clock(), state.writes.under_way)
         events = (*warnings, *before.events, *then.events)
-        return events, earliest(*postponed, *owned_waits, wait, again)
+        return events, earliest(*postponed, *owned_delays, delay, again)
 
     def _batch(self, job: Job, state: JobState) -> Batch:
         def late(events: list[Event]) -> None:
@@ -106,10 +109,7 @@ class Applier:
         return Batch(job, state.writes, self._clock, self._spawn, late)
 
     def _ready_for_pods(self, job: Job, state: JobState) -> bool:
-        """Whether a new pod would find its round, and would not be open to others. The network policy is
-        waited for before the first pods; later it is there."""
-        if self.creation.made(job):
-            state.owned.protected = True
+        """Whether a new pod would find its round, and would not be open to others."""
         return (
             self.publisher.is_there(job, state.published)
             and (state.owned.protected or self.owned.protects(job, state.owned))

@@ -49,7 +49,7 @@ class HandlerImage:
 
 def wanted(job: Job) -> bool:
     """Whether pods of the job get the handler."""
-    return job.spec.template is not None and job.spec.handler_source == HandlerSource.INJECTED.value
+    return job.spec.template is not None and job.spec.handler_source == HandlerSource.INJECTED
 
 
 def inject(

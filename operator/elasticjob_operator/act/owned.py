@@ -33,7 +33,7 @@ class Needs:
     """What the contents depend on, beside the job: the pods that may write their Leases, the service accounts
     of the pods, and the rules by which pods read their round."""
 
-    pod_names: tuple[str, ...]
+    pod_names: frozenset[str]
     accounts: tuple[str, ...]
     reading: tuple[Rule, ...]
 

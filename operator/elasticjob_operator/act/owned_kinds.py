@@ -12,7 +12,7 @@ own. A job without template has no policy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from elasticjob.contract.names import JOB_LABEL, round_lease
@@ -31,7 +31,7 @@ _NETWORKING = "networking.k8s.io/v1"
 def rules(pod_names: Iterable[str], reading: Iterable[Rule]) -> list[Rule]:
     """The rules of the job's Role. Users may choose the names of pods: a name that could be a round Lease's,
     of this job or another, gives no right."""
-    names = writers(pod_names)
+    names = sorted(writers(pod_names))
     write = {
         "apiGroups": ["coordination.k8s.io"],
         "resources": ["leases"],
@@ -42,9 +42,9 @@ def rules(pod_names: Iterable[str], reading: Iterable[Rule]) -> list[Rule]:
     return [*reading, write] if names else [*reading]
 
 
-def writers(pod_names: Iterable[str]) -> list[str]:
+def writers(pod_names: Iterable[str]) -> Iterator[str]:
     """The names of pods that the Role can have."""
-    return sorted(name for name in pod_names if not name.endswith(_ROUND_ENDING))
+    return (name for name in pod_names if not name.endswith(_ROUND_ENDING))
 
 
 def writers_in(role: Contents, reading: Iterable[Rule]) -> list[str] | None:

@@ -60,7 +60,7 @@ class OwnedWriter:
     ) -> tuple[dict[Target, Write | None], list[float | None]]:
         """Return the write that is due, or None, for each target, and after how many seconds others are.
         ``events`` gets the Events about a write."""
-        waits = [self._rewrite_rights(plan, owned), self._look_for_account(job, owned)]
+        delays = [self._rewrite_rights(plan, owned), self._look_for_account(job, owned)]
         changes = {
             kind: contents
             for kind, contents in wanted(job, self._needs(job, plan)).items()
@@ -78,7 +78,7 @@ class OwnedWriter:
             together = {kind: new for kind, new in changes.items() if kind.target == target}
             if together:
                 writes[target] = partial(self._write, job, target, together, owned, events)
-        return writes, [*waits, unneeded]
+        return writes, [*delays, unneeded]
 
     def without_rights(self, plan: Plan, owned: OwnedState) -> set[str]:
         """The pods that are to be in the Role and are not yet."""
@@ -86,7 +86,7 @@ class OwnedWriter:
 
     def protects(self, job: Job, owned: OwnedState) -> bool:
         """Whether new pods of the job have the network policy that they should have."""
-        needs = Needs((), (), ())
+        needs = Needs(frozenset(), (), ())
         return not NETWORK_POLICY.due(job, needs) or owned.is_written(
             NETWORK_POLICY.kind, NETWORK_POLICY.contents(job, needs)
         )

@@ -49,8 +49,8 @@ class PodCreation:
         new = _new(plan.actions, state.writes)
         if len(new) < max(1, len(plan.actions)) or plan.status.current_round.number or self.made(job):
             return None
-        state.pods.reserved, wait = self.limiter.turn(job.namespace, len(new), False, state.pods.reserved)
-        return wait
+        state.pods.reserved, delay = self.limiter.turn(job.namespace, len(new), False, state.pods.reserved)
+        return delay
 
     def due(
         self, job: Job, plan: Plan, state: JobState, ready: bool, without_rights: Collection[str]
@@ -65,11 +65,11 @@ class PodCreation:
         ]
         new = _new(actions, state.writes)
         trained = plan.status.current_round.number > 0 and len(new) < job.spec.pods
-        count, state.pods.reserved, wait = self.limiter.due(
+        count, state.pods.reserved, delay = self.limiter.due(
             job.namespace, len(new), trained, state.pods.reserved
         )
         later = set(new[count:])
-        return [action for action in actions if action not in later], wait
+        return [action for action in actions if action not in later], delay
 
 
 def _new(actions: Sequence[Action], writes: WriteState) -> list[CreatePod]:

@@ -58,9 +58,9 @@ class PodCreationLimiter:
     ) -> tuple[int, Reservation | None, float | None]:
         """How many of the pods that a job wants may be made now, what is reserved for it from now on, and
         after how many seconds to ask again."""
-        reserved, wait = self.turn(namespace, wanted, trained, reserved)
-        if reserved is None or wait is not None:
-            return 0 if reserved else wanted, reserved, wait
+        reserved, delay = self.turn(namespace, wanted, trained, reserved)
+        if reserved is None or delay is not None:
+            return 0 if reserved else wanted, reserved, delay
         made = min(wanted, reserved.pods)
         if made == wanted:
             return made, None, None

@@ -55,30 +55,30 @@ for n in range(%(limit)d):
     time.sleep(1)"""
 
 
-def add(container: dict[str, Any], annotations: dict[str, str], drain: int, given: int | None) -> int:
+def add(container: dict[str, Any], annotations: dict[str, str], drain_seconds: int, given: int | None) -> int:
     """Add the hook, and say so in the pod's annotations; returns the pod's grace period.
 
     What the template says of it (``given``) is only raised to what torch needs; where it says nothing, there
     is time for the next pod to start and for a drain before that. A hook of the template's own stays as it
     is."""
     lifecycle = container.get("lifecycle") or {}
-    own = not drain or not container or lifecycle.get("preStop")
+    own = not drain_seconds or not container or lifecycle.get("preStop")
     if given is not None:
         grace = max(given, MIN_GRACE_SECONDS)
     elif own:
-        grace = MIN_GRACE_SECONDS + (drain if annotations.get(DRAIN_HOOK_ANNOTATION) == "true" else 0)
+        grace = MIN_GRACE_SECONDS + (drain_seconds if annotations.get(DRAIN_HOOK_ANNOTATION) == "true" else 0)
     else:
-        grace = MIN_GRACE_SECONDS + drain + REPLACE_SECONDS
+        grace = MIN_GRACE_SECONDS + drain_seconds + REPLACE_SECONDS
     if not own:
-        replaces = min(REPLACE_SECONDS, max(0, grace - SECONDS_TO_END - drain - ASK_SECONDS))
-        hook = {"exec": {"command": command(container, drain, replaces)}}
+        replaces = min(REPLACE_SECONDS, max(0, grace - SECONDS_TO_END - drain_seconds - ASK_SECONDS))
+        hook = {"exec": {"command": command(container, drain_seconds, replaces)}}
         container["lifecycle"] = {**lifecycle, "preStop": hook}
         annotations[DRAIN_HOOK_ANNOTATION] = "true"
         annotations[REPLACE_SECONDS_ANNOTATION] = str(replaces)
     return grace
 
 
-def command(container: Mapping[str, Any], drain: int, replaces: int) -> list[str]:
+def command(container: Mapping[str, Any], drain_seconds: int, replaces: int) -> list[str]:
     """What the hook runs, in the training container and with its environment."""
     words = {
         "folders": " ".join(HOOK_FOLDERS),
@@ -89,7 +89,7 @@ def command(container: Mapping[str, Any], drain: int, replaces: int) -> list[str
         "draining": HOOK_DRAINING,
         "ask": ASK_SECONDS,
         "replace": replaces + ASK_SECONDS,
-        "limit": replaces + ASK_SECONDS + drain + ASK_SECONDS,
+        "limit": replaces + ASK_SECONDS + drain_seconds + ASK_SECONDS,
     }
     first = str((container.get("command") or [""])[0])
     if os.path.basename(first).startswith("python"):

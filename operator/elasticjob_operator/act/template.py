@@ -99,7 +99,9 @@ def pod_of(
     spec["restartPolicy"] = "Never"
     container = _training_container(given, spec)
     grace = spec.get("terminationGracePeriodSeconds")
-    spec["terminationGracePeriodSeconds"] = pre_stop.add(container, annotations, job.spec.drain, grace)
+    spec["terminationGracePeriodSeconds"] = pre_stop.add(
+        container, annotations, job.spec.drain_seconds, grace
+    )
     forced, offered = _environment(job, container, claims)
     if service_account(job) is None:
         spec["serviceAccountName"] = job_identity(job)

@@ -140,7 +140,7 @@ class Controller:
     def under_way(self) -> dict[str, float]:
         """The jobs with a pass under way, and for how many seconds. Time during an outage of the API server
         does not count."""
-        now, health = self.clock(), self._api.write_health
+        now, health = self.clock(), self._api.write_outages
         return {
             str(request): now - max(since, health.good_since(request.namespace))
             for request, since in self.queue.working.items()

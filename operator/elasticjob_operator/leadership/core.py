@@ -3,10 +3,10 @@ the times.
 
 The rules, for a Lease that is written with a resourceVersion each time:
 
-* The leader renews every ``retry_period``. It may act until ``renew_deadline`` after it *began* the last
-  renewal that was accepted, and then steps down.
+* The leading operator renews every ``retry_period``. It may act until ``renew_deadline`` after it *began*
+  the last renewal that was accepted, and then steps down.
 * Another candidate takes the Lease over when it has seen it unchanged for the duration that the Lease
-  contains. It sees a change only after the leader began to write it. So at least ``lease_duration -
+  contains. It sees a change only after the leading one began to write it. So at least ``lease_duration -
   renew_deadline`` lie between the end of one leadership and the next; the clocks of the two machines
   may show anything (I9).
 * An outdated view does no harm: the write that takes over is for the version that was seen.
@@ -32,7 +32,7 @@ class Timing:
     lease_duration: float = 12.0
     """How long others wait after the last renewal that they saw."""
     renew_deadline: float = 8.0
-    """How long the leader acts after its last renewal."""
+    """How long the leading operator acts after its last renewal."""
     retry_period: float = 2.0
     """Time between two renewals, and between tries after an error."""
 
@@ -186,5 +186,5 @@ class Candidate:
         return replace(self, leading=False, renewed_at=_NEVER)
 
     def _holds(self) -> bool:
-        # A leader that finds no Lease creates it again; meanwhile no other candidate may.
+        # The leading operator, if it finds no Lease, creates it again; meanwhile no other candidate may.
         return self.record is None or self.record.holder == self.me

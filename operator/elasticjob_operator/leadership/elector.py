@@ -1,9 +1,9 @@
 """The loop around ``core``: it reads, watches and writes the Lease, and starts and stops the work of the
-leader.
+leading operator.
 
 It has a client of its own, so that no renewal waits behind the writes of a thousand jobs. The requests of
 this client time out early enough for another attempt before the deadline. The Lease is watched: a release is
-noticed at once, and a takeover happens when the leader's time is up, not at the next poll after that.
+noticed at once, and a takeover happens when the time of the last one is up, not at the next poll after that.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Elector:
         return self._candidate.may_act(self._now())
 
     def report(self) -> Json:
-        """Identity of the leader, for the probe."""
+        """Which operator leads, for the probe."""
         candidate = self._candidate
         record = candidate.record
         answer: Json = {"leading": self.may_write(), "leader": record.holder if record else ""}
@@ -89,15 +89,19 @@ class Elector:
         """Stand for election until cancelled.
 
         Nothing is written before ``ready`` returns. Meanwhile the Lease is watched, so that the time passes
-        for which that of a dead leader has to be waited out. ``lead`` is run when this process has become the
-        leader, again if it fails, and cancelled if it is still under way when that ends; ``follow`` must then
+        for which that of a dead operator has to be waited out. ``lead`` is run when this process begins to
+        lead, again if it fails, and cancelled if it is still under way when that ends; ``follow`` must then
         end all that writes. It is awaited before the Lease is tried again.
         """
         self._follow_lease()
         try:
             if ready is not None:
                 await ready()
-            log.info("waiting to become the leader as %s (Lease %s/%s)", self._candidate.me, *self._name())
+            log.info(
+                "waiting to become the leading operator as %s (Lease %s/%s)",
+                self._candidate.me,
+                *self._name(),
+            )
             while True:
                 self._changed.clear()
                 try:
@@ -171,18 +175,18 @@ class Elector:
         self._candidate = self._candidate.wrote(Record.read(answer), version_of(answer["metadata"]), began)
         self._said = ""
         if not before.leading and self.may_write():
-            log.info("became the leader as %s", before.me)
+            log.info("became the leading operator as %s", before.me)
             self._service = asyncio.create_task(self._take_up(lead), name="lead")
 
     async def _take_up(self, lead: Callable[[], Awaitable[None]]) -> None:
-        """``lead``, until it succeeds: nothing is worse than a leader that does not act."""
+        """``lead``, until it succeeds: nothing is worse than a leading operator that does not act."""
         while True:
             try:
                 await lead()
                 return
             except Exception:
                 pause = self.place.timing.retry_period
-                log.exception("became the leader but cannot start yet; retrying in %g s", pause)
+                log.exception("became the leading operator but cannot start yet; retrying in %g s", pause)
                 await asyncio.sleep(pause)
 
     async def _step_down(self, follow: Callable[[], Awaitable[None]]) -> None:
@@ -190,7 +194,7 @@ class Elector:
         holder = record.holder if record else ""
         other = holder != self._candidate.me
         why = f"{holder or 'no operator'} holds the Lease" if other else "the Lease was not renewed in time"
-        log.warning("no longer the leader: %s; writing nothing from now on", why)
+        log.warning("no longer the leading operator: %s; writing nothing from now on", why)
         await _ended(self._service)
         self._service = None
         await follow()
@@ -227,7 +231,7 @@ class Elector:
         if self._candidate.record != before.record:
             holder = record.holder if record else ""
             if holder != (before.record.holder if before.record else "") and holder != before.me:
-                log.info("the leader is %s", holder or "no operator")
+                log.info("the leading operator is %s", holder or "no operator")
             self._changed.set()
 
     def _follow_lease(self) -> None:

@@ -7,11 +7,12 @@ value that users choose freely, apart from the names of jobs, namespaces and nod
 
 from __future__ import annotations
 
-import enum
 from typing import NamedTuple
 
+from elasticjob.contract.str_enum import StrEnum
 
-class Kind(str, enum.Enum):
+
+class Kind(StrEnum):
     """Types of metrics."""
 
     COUNTER = "counter"

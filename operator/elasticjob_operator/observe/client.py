@@ -46,7 +46,7 @@ from elasticjob_operator.observe.errors import (
 )
 from elasticjob_operator.observe.fair_limiter import FairLimiter
 from elasticjob_operator.observe.watch_lines import watch_lines
-from elasticjob_operator.observe.write_health import WriteHealth
+from elasticjob_operator.observe.write_outages import WriteOutages
 from elasticjob_operator.own_thread import in_own_thread
 
 WatchBatch = list[tuple[str, Json]]
@@ -126,7 +126,7 @@ class Api(Protocol):
         """Stream events. The first item is empty: the server has accepted the watch."""
 
     @property
-    def write_health(self) -> WriteHealth:
+    def write_outages(self) -> WriteOutages:
         """Whether requests got proper answers."""
 
 
@@ -134,7 +134,7 @@ class Client:
     """See the module. Make it and use it inside one running event loop.
 
     ``unsent_seconds``: what the network does not take in that time is dropped with its connection. A write
-    that was in the kernel's hands when the link was cut does not arrive minutes later. ``write_health`` is
+    that was in the kernel's hands when the link was cut does not arrive minutes later. ``write_outages`` is
     shared by the clients of one API server. ``traces`` get to know its requests.
     """
 
@@ -144,10 +144,10 @@ class Client:
         timeout: float = _TIMEOUT,
         may_write: Callable[[], bool] | None = None,
         unsent_seconds: float | None = None,
-        write_health: WriteHealth | None = None,
+        write_outages: WriteOutages | None = None,
         traces: Sequence[aiohttp.TraceConfig] = (),
     ) -> None:
-        self.write_health = write_health or WriteHealth()
+        self.write_outages = write_outages or WriteOutages()
         self._credentials = credentials
         self._may_write = may_write
         self._timeout = aiohttp.ClientTimeout(total=timeout, sock_connect=_CONNECT_TIMEOUT)
@@ -327,10 +327,10 @@ class Client:
                     problem = error_of(name, status, answer_headers, answer, content_type == JSON_PATCH)
                     if isinstance(problem, Unavailable):
                         stored = _NOT_STORED in problem.message
-                        self.write_health.failed(path, began, time.monotonic(), stored)
+                        self.write_outages.failed(path, began, time.monotonic(), stored)
                     raise problem
                 if method != "GET":
-                    self.write_health.got_through(path, time.monotonic(), stored=params != DRY_RUN)
+                    self.write_outages.got_through(path, time.monotonic(), stored=params != DRY_RUN)
                 return (read or object_of)(name, answer)
 
     def _turn(self, method: str, path: str) -> AbstractAsyncContextManager[None]:
@@ -339,7 +339,7 @@ class Client:
         return limiter.turn(path.partition("/namespaces/")[2].partition("/")[0])
 
     def _no_answer(self, name: str, path: str, began: float, error: Exception) -> Unavailable:
-        self.write_health.no_answer(path, began, time.monotonic())
+        self.write_outages.no_answer(path, began, time.monotonic())
         return Unavailable(name, 0, type(error).__name__, str(error) or "time limit")
 
     def _leave(self, session: aiohttp.ClientSession, began: float) -> None:

@@ -1,7 +1,7 @@
 """What the planner sees of one job: pods, Leases and nodes joined into an ``Observed``.
 
 It also says whether this view is good enough to judge silence. Silence timers run only while the watches are
-known to be good, the API server accepts writes (``write_health``), and this process has not been paused (I9).
+known to be good, the API server accepts writes (``write_outages``), and this process was not paused (I9).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from elasticjob_operator.observe.objects import SeenAccount, SeenNode, T, read_a
 from elasticjob_operator.observe.seen_lease import SeenLease, read_lease
 from elasticjob_operator.observe.seen_pod import SeenPod, read_pod
 from elasticjob_operator.observe.store import Store
-from elasticjob_operator.observe.write_probe import WriteProbe
+from elasticjob_operator.observe.write_outage_probe import WriteOutageProbe
 from elasticjob_operator.plan.state.model import OOM_KILLED, Job, Observed, Participant, Pod
 
 Dirty = Callable[[str, str], None]
@@ -114,7 +114,7 @@ class ClusterCache:
     async def pulse(self) -> None:
         """Notice when this process stood still (stopped, starved, suspended), and find out whether what has
         failed fails everywhere; run it as a task."""
-        probe = WriteProbe(self._api, self.leases, self._clock)
+        probe = WriteOutageProbe(self._api, self.leases, self._clock)
         aged = self._clock()
         try:
             while True:
@@ -156,7 +156,7 @@ class ClusterCache:
     def _reopen_unanswered_watches(self) -> None:
         """A request that got no answer may have gone to an API server that is dead, and watches with it."""
         for informer in self.informers():
-            informer.reopen(unless_since=self._api.write_health.last_unanswered)
+            informer.reopen(unless_since=self._api.write_outages.last_unanswered)
 
     def continuity(self, namespace: str) -> tuple[int, ...]:
         """A value that changes whenever something may have been missed in that namespace."""
@@ -164,7 +164,7 @@ class ClusterCache:
         watched = self._watched_in(namespace)
         if watched is None:
             return (-1,)
-        outages = self._api.write_health.outages(namespace)
+        outages = self._api.write_outages.outages(namespace)
         return (self._standstills, watched.pods.gaps, watched.leases.gaps, outages)
 
     def trusted(self, namespace: str) -> bool:
@@ -174,7 +174,7 @@ class ClusterCache:
             watched is not None
             and watched.pods.good_since is not None
             and watched.leases.good_since is not None
-            and not self._api.write_health.is_outage(namespace, self._clock())
+            and not self._api.write_outages.is_outage(namespace, self._clock())
         )
 
     def covers(self, namespace: str) -> bool:
@@ -190,7 +190,7 @@ class ClusterCache:
         leases = self.leases.of_job(job.namespace, job.name)
         rounds = (round_lease(job.name), members_lease(job.name))
         good_since = self._leases_good_since(job.namespace)
-        uncertain_since = self._api.write_health.uncertain_since(job.namespace)
+        uncertain_since = self._api.write_outages.uncertain_since(job.namespace)
         until = now if uncertain_since is None else min(now, uncertain_since)
         participants: dict[str, Participant] = {}
         for name, lease in leases.items():
@@ -314,7 +314,7 @@ class ClusterCache:
         watched = self._watched_in(namespace)
         if watched is None or watched.leases.good_since is None:
             return None
-        return max(watched.leases.good_since, self._api.write_health.good_since(namespace))
+        return max(watched.leases.good_since, self._api.write_outages.good_since(namespace))
 
     def _participant(self, lease: SeenLease, good_since: float | None, until: float) -> Participant:
         known = lease.participant
@@ -380,7 +380,7 @@ class ClusterCache:
             self._dirty(account.namespace, account.job)
 
     def _lease_written(self, lease: SeenLease) -> None:
-        self._api.write_health.lease_written(lease.namespace, self._clock())
+        self._api.write_outages.lease_written(lease.namespace, self._clock())
 
     def _node_changed(self, node: SeenNode) -> None:
         self._ready = None

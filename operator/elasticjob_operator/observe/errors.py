@@ -90,7 +90,7 @@ class NotLeading(ApiError):
         self,
         request: str,
         status: int = 0,
-        message: str = "this operator is not the leader (any more); nothing was sent",
+        message: str = "this operator does not lead (any more); nothing was sent",
     ) -> None:
         super().__init__(request, status, "NotLeading", message)
 

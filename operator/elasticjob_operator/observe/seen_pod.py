@@ -14,12 +14,12 @@ from elasticjob.contract.names import (
     COMPLETION_INDEX_LABEL,
     DRAIN_HOOK_ANNOTATION,
     JOB_LABEL,
+    KEPT_LABELS,
     KIND,
     MEMBER_CONDITION,
     POD_INDEX_LABEL,
     REPLACE_SECONDS_ANNOTATION,
     SLOT_LABEL,
-    STANDBY_LABEL,
     slot_and_attempt,
 )
 from elasticjob.contract.text import is_token, last_words
@@ -135,7 +135,7 @@ def read_pod(raw: Mapping[str, Any], _old: SeenPod | None = None) -> SeenPod:
             message=text_of(status.get("message") or disrupted.get("message")),
             disruption=text_of(disrupted.get("reason")),
             avoids=_avoids(mapping(meta, "annotations")),
-            standby=STANDBY_LABEL in labels,
+            labels=tuple((key, text_of(labels[key])) for key in KEPT_LABELS if key in labels),
             member_gate=_member_gate(spec, conditions),
             created=time_of(meta.get("creationTimestamp")),
         ),

@@ -184,12 +184,12 @@ def read_spec(spec: Mapping[str, Any], defaults: JobDefaults = _NO_DEFAULTS) -> 
         max_rounds_without_progress=_optional(policy, "maxRoundsWithoutProgress", 1),
         idle_deadline=_optional(policy, "idleDeadlineSeconds", 1),
         fencing_after=_fencing(_mapping(policy.get("fencing"))),
-        fencing_needs_proof=_mapping(policy.get("fencing")).get("type") == FencingType.WAIT_FOR_PROOF.value,
+        fencing_needs_proof=_mapping(policy.get("fencing")).get("type") == FencingType.WAIT_FOR_PROOF,
         scale_up_delay=_number(
             _mapping(spec.get("scaling")), "scaleUpDelaySeconds", JobSpec.scale_up_delay, 0
         ),
         payback=_optional(_mapping(spec.get("scaling")), "paybackSeconds", 1),
-        drain=_number(spec, "drainSeconds", JobSpec.drain, 0),
+        drain_seconds=_number(spec, "drainSeconds", JobSpec.drain_seconds, 0),
         suspend=own_pods and spec.get("suspend") is True,
         active_deadline=defaults.active_deadline if deadline is None else deadline,
         ttl_after_finished=defaults.ttl_after_finished if ttl is None else ttl,
@@ -227,7 +227,7 @@ def _limit(fields: Mapping[str, Any]) -> Limit:
 
 
 def _fencing(fields: Mapping[str, Any]) -> int | None:
-    after = fields.get("type") == FencingType.AFTER_SECONDS.value
+    after = fields.get("type") == FencingType.AFTER_SECONDS
     return _optional(fields, "afterSeconds", 1) if after else None
 
 

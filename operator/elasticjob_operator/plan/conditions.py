@@ -16,11 +16,11 @@ from elasticjob_operator.plan.changes import deletion, draining, scaling, suspen
 from elasticjob_operator.plan.losses import unheard
 from elasticjob_operator.plan.pods import ignored_pods, open_files
 from elasticjob_operator.plan.rounds import fencing
+from elasticjob_operator.plan.state.job_waits import JobWait
 from elasticjob_operator.plan.state.model import CreatePod, Pod
 from elasticjob_operator.plan.state.outlook import Outlook, Waiting
 from elasticjob_operator.plan.state.pass_state import Pass
 from elasticjob_operator.plan.state.status import Condition, with_condition
-from elasticjob_operator.plan.state.waits import JobWait
 from elasticjob_operator.plan.template import torchrun_flags
 
 UNSCHEDULED_SECONDS = 30.0
@@ -263,8 +263,8 @@ def _not_rejoined(p: Pass) -> list[str]:
 
 
 def _is_unknown_to_schedulers(p: Pass, pod: Pod) -> bool:
-    waits = p.alive(pod) and not pod.node and not pod.running
-    return waits and p.waits.left(JobWait.UNSCHEDULED, pod.uid, UNSCHEDULED_SECONDS) == 0
+    pending = p.alive(pod) and not pod.node and not pod.running
+    return pending and p.waits.left(JobWait.UNSCHEDULED, pod.uid, UNSCHEDULED_SECONDS) == 0
 
 
 def _waits_for_node(p: Pass, pod: Pod) -> bool:

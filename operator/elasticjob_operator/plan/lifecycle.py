@@ -24,11 +24,11 @@ from elasticjob_operator.plan.pods.pods import LINGER_SECONDS
 from elasticjob_operator.plan.rounds import progress
 from elasticjob_operator.plan.rounds.rounds import others_may_go_on, projection
 from elasticjob_operator.plan.state.evidence import Evidence
+from elasticjob_operator.plan.state.job_waits import JobWait
 from elasticjob_operator.plan.state.model import DeleteJob
 from elasticjob_operator.plan.state.outlook import Waiting
 from elasticjob_operator.plan.state.pass_state import Pass
 from elasticjob_operator.plan.state.status import ParticipantStatus
-from elasticjob_operator.plan.state.waits import JobWait
 from elasticjob_operator.plan.template import torchrun_flags
 
 LONGEST_PIECE_SECONDS = 60.0

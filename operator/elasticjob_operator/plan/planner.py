@@ -26,11 +26,11 @@ from elasticjob_operator.plan.losses import error_text, excluded_nodes, unheard
 from elasticjob_operator.plan.pods import ignored_pods, open_files, pods
 from elasticjob_operator.plan.rounds import fencing, progress, rounds, warm_starts
 from elasticjob_operator.plan.state import status_size
+from elasticjob_operator.plan.state.job_waits import JobWait
 from elasticjob_operator.plan.state.model import Job, Now, Observed, Plan
 from elasticjob_operator.plan.state.outlook import Outlook, Waiting
 from elasticjob_operator.plan.state.pass_state import Pass
 from elasticjob_operator.plan.state.status import JobStatus
-from elasticjob_operator.plan.state.waits import JobWait
 
 MAX_WAITING = 100
 """Pods beyond those wanted that are listed with the participants: users may create any with the label."""
@@ -101,13 +101,15 @@ def plan_without_status_write(
     p = Pass(job, status, observed, now, Waits({}, now.mono), status)
     # Nor does a hook end because of a drain that can't be written.
     replacing = decided.record.replacing or decided.record.phase == Phase.DRAINING.value
+    # Members that are replaced, and whose workers the round still needs, keep their rights.
+    training = decided.pod_names & {member.pod_name for member in status.members()}
     known = status.seen
     return replace(
         decided,
         status=status,
         record=rounds.projection(p, decided.record.waiting_message, replacing),
         members=rounds.member_list(p),
-        pod_names=pods.writers(p),
+        pod_names=pods.writers(p) | training,
         actions=tuple(action for action in decided.actions if known and pods.is_recorded(p, action)),
         events=(),
         wake_after=None if decided.wake_after is None else max(decided.wake_after, THROTTLE_SECONDS),
@@ -124,8 +126,9 @@ def _advance(p: Pass) -> Outlook:
     progress.update(p)
     warm_starts.count(p)
     fencing.note(p)
-    awaited = change = deleted_pods.drain(p)
-    node_notices.replace_pods_on_tainted_nodes(p)
+    awaited, held = deleted_pods.drain_for_deleted_pods(p)
+    change = awaited
+    p.held = held | node_notices.replace_pods_on_tainted_nodes(p)
     if p.round.phase == "Active":
         rounds.watch_active(p)
     if p.round.phase == "Active":

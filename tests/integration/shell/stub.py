@@ -64,7 +64,7 @@ class StubPlanner:
         return Plan(
             status=after,
             record=project(job, after, self.waiting),
-            pod_names=self.pod_names,
+            pod_names=frozenset(self.pod_names),
             actions=self.actions(job, observed),
             events=self.events,
             timers={FIRST: now.mono, **timers},

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from elasticjob_client import AsyncJobs, ClientError, ElasticJob, Jobs, NotFound, Pod, Rejected
+from elasticjob_client.explain.lines import Line
 from elasticjob_client.following import Log, OpenLogs
 from elasticjob_client.on_asyncio import Follower
-from elasticjob_client.tell.lines import Line
 from tests.unit.client.conftest import body, container
 from tests.unit.client.made import after_a_loss, ago
 from tests.unit.client.server import JOBS, PODS, Server, refusal

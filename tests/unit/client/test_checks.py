@@ -7,24 +7,26 @@ from typing import Any
 
 import pytest
 
-from elasticjob_client.tell.checks import NEEDED, Lead, leader, rights, unseen, version
-from elasticjob_client.tell.why import exit_status
+from elasticjob_client.explain.checks import NEEDED, Lead, leading_operator, rights, unseen, version
+from elasticjob_client.explain.why import exit_status
 from tests.unit.client.made import NOW, after_a_loss, job
 
 
 def test_an_operator_that_leads() -> None:
-    check = leader(
+    check = leading_operator(
         [Lead(name="elasticjob", holder="pod-a", renewed=NOW - timedelta(seconds=2))], "system", NOW
     )
     assert (check.result, check.found) == ("ok", "pod-a leads, renewed 2s ago")
 
 
 def test_an_operator_that_is_gone() -> None:
-    check = leader([Lead(name="elasticjob", holder="pod-a", renewed=NOW - timedelta(hours=1))], "system", NOW)
+    check = leading_operator(
+        [Lead(name="elasticjob", holder="pod-a", renewed=NOW - timedelta(hours=1))], "system", NOW
+    )
     assert check.result == "failed"
     assert check.found == "no operator leads: the Lease system/elasticjob was renewed 1h ago"
     assert check.advice
-    assert leader([], "system", NOW).result == "failed"
+    assert leading_operator([], "system", NOW).result == "failed"
 
 
 def test_rights_that_are_missing_are_named() -> None:

@@ -9,8 +9,8 @@ from click.testing import Result
 
 from elasticjob_client.convert.command import rewritten
 from elasticjob_client.digits import whole
-from elasticjob_client.functions import prepared
-from elasticjob_client.tell.drill import victims
+from elasticjob_client.explain.drill import victims
+from elasticjob_client.packing import prepared
 from tests.unit.client.made import after_a_loss
 
 ODD = ["²", "٣", "9" * 5000]

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from click.testing import Result
 
+from elasticjob_client.explain.drill import cost, recovered, victims
 from elasticjob_client.resource import ElasticJob
-from elasticjob_client.tell.drill import cost, recovered, victims
 from tests.unit.client.made import LOST, after_a_loss, ago, conditions, pod
 from tests.unit.client.server import JOBS, Server, refusal
 from tests.unit.client.server import PODS as PATH

@@ -18,7 +18,7 @@ import pytest
 
 import elasticjob_client
 from elasticjob_client.cli.main import _COMMANDS, main
-from elasticjob_client.tell.plain import coloured
+from elasticjob_client.explain.terminal_text import coloured
 from tests.unit.client.conftest import body, container, core_event
 from tests.unit.client.made import ago, conditions
 from tests.unit.client.server import EVENTS, JOBS, PODS, Server, refusal

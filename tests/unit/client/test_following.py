@@ -12,10 +12,10 @@ import pytest
 
 from devcluster.proxy import TcpProxy
 from elasticjob_client import ElasticJob, Jobs, NoServer, on_asyncio
+from elasticjob_client.explain.lines import Line
 from elasticjob_client.following import Log, OpenLogs
 from elasticjob_client.on_threads import Follower
 from elasticjob_client.pods import Pod
-from elasticjob_client.tell.lines import Line
 from tests.unit.client.clients import until
 from tests.unit.client.conftest import RUNNING, core_pod
 from tests.unit.client.made import NOW, after_a_loss, pod

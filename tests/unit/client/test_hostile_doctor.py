@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticjob_client import Jobs
-from elasticjob_client.tell.status import next_steps
-from elasticjob_client.tell.template import checks
+from elasticjob_client.explain.status import next_steps
+from elasticjob_client.explain.template import checks
 from tests.unit.client.conftest import body
 from tests.unit.client.made import NOW, conditions, job, pod
 from tests.unit.client.server import JOBS, Server

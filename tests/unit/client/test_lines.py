@@ -8,11 +8,11 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from elasticjob_client.explain.lines import Line, Reader, Window, chosen, in_time, window
 from elasticjob_client.following import Log, OpenLogs
 from elasticjob_client.on_threads import Follower
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import ElasticJob
-from elasticjob_client.tell.lines import Line, Reader, Window, chosen, in_time, window
 from tests.unit.client.made import NOW, after_a_loss, ago, job, member, pod
 
 

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from elasticjob_client.cli.manifests import as_yaml
-from elasticjob_client.tell.plain import plain
+from elasticjob_client.explain.terminal_text import plain
 
 SCRIPT = """\
 import sys   \n

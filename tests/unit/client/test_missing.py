@@ -9,7 +9,7 @@ import pytest
 from click.testing import Result
 
 from elasticjob_client import Jobs
-from elasticjob_client.cli.follow import follow
+from elasticjob_client.cli.run_follow import follow
 from tests.unit.client.conftest import body, container, core_event
 from tests.unit.client.made import ago, conditions
 from tests.unit.client.server import EVENTS, PODS, Server, refusal

@@ -8,7 +8,7 @@ from rich.console import Console, RenderableType
 from elasticjob_client.cli import screen
 from elasticjob_client.cli.columns import Columns
 from elasticjob_client.events import Event
-from elasticjob_client.tell import listing, status, why
+from elasticjob_client.explain import listing, status, why
 from tests.unit.client.made import NOW, after_a_loss, pod
 
 POD = "a-job-with-a-rather-long-name-for-tests-0-0"

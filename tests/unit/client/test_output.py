@@ -14,16 +14,16 @@ from click.testing import Result
 
 from elasticjob_client.cli.main import _COMMANDS
 from elasticjob_client.events import Event
+from elasticjob_client.explain.checks import Check
+from elasticjob_client.explain.drill import Cost, Takeover
+from elasticjob_client.explain.lines import Line
+from elasticjob_client.explain.listing import JobRow
+from elasticjob_client.explain.report import Report
+from elasticjob_client.explain.stacks import Stacks
+from elasticjob_client.explain.status import JobStatus
+from elasticjob_client.explain.top import TopJob, TopRow
+from elasticjob_client.explain.why import Story
 from elasticjob_client.resource import ElasticJob
-from elasticjob_client.tell.checks import Check
-from elasticjob_client.tell.drill import Cost, Takeover
-from elasticjob_client.tell.lines import Line
-from elasticjob_client.tell.listing import JobRow
-from elasticjob_client.tell.report import Report
-from elasticjob_client.tell.stacks import Stacks
-from elasticjob_client.tell.status import JobStatus
-from elasticjob_client.tell.top import TopJob, TopRow
-from elasticjob_client.tell.why import Story
 from tests.unit.client.conftest import body, container, core_pod
 from tests.unit.client.made import ago
 from tests.unit.client.server import JOBS, PODS, Server

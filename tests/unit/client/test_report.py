@@ -16,9 +16,9 @@ import pytest
 from click.testing import Result
 
 from elasticjob_client.cli.page import colours, page
+from elasticjob_client.explain.report import report
+from elasticjob_client.explain.times import ticks
 from elasticjob_client.resource import Charge, ElasticJob
-from elasticjob_client.tell.report import report
-from elasticjob_client.tell.times import ticks
 from tests.unit.client.made import LOST, NOW, after_a_loss, ago, conditions, job, pod
 from tests.unit.client.server import Server
 

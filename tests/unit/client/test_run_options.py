@@ -12,7 +12,7 @@ import pytest
 from click.testing import Result
 
 from elasticjob_client import Jobs, Rejected
-from elasticjob_client.cli import follow as following
+from elasticjob_client.cli import run_follow as following
 from elasticjob_client.resource import ElasticJob
 from tests.unit.client.conftest import body
 from tests.unit.client.server import JOBS, Server, refusal

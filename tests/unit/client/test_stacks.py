@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from elasticjob_client.tell import stacks as told_of
-from elasticjob_client.tell.stacks import Answer, stacks
+from elasticjob_client.explain import stacks as explain_stacks
+from elasticjob_client.explain.stacks import Answer, stacks
 from elasticjob_operator.act.injection import HANDLER_DIR
 from tests.unit.client.conftest import core_pod
 from tests.unit.client.made import after_a_loss
@@ -91,16 +91,16 @@ def test_workers_that_cannot_be_asked_are_counted() -> None:
 
 
 def test_the_command_is_run_by_the_python_that_is_there(tmp_path: Path) -> None:
-    assert told_of.HANDLER_FOLDER == HANDLER_DIR
+    assert explain_stacks.HANDLER_FOLDER == HANDLER_DIR
     python = tmp_path / "python3"
     python.write_text('#!/bin/sh\necho "$PYTHONPATH: $*"\n')
     python.chmod(0o755)
     env = {"PATH": str(tmp_path), "PYTHONPATH": "/own"}
     done = subprocess.run(
-        ["/bin/sh", *told_of.COMMAND[1:]], env=env, capture_output=True, text=True, check=True
+        ["/bin/sh", *explain_stacks.COMMAND[1:]], env=env, capture_output=True, text=True, check=True
     )
     assert done.stdout == f"{HANDLER_DIR}:/own: -m elasticjob.stacks\n"
     none = subprocess.run(
-        ["/bin/sh", *told_of.COMMAND[1:]], env={"PATH": "/none"}, capture_output=True, text=True
+        ["/bin/sh", *explain_stacks.COMMAND[1:]], env={"PATH": "/none"}, capture_output=True, text=True
     )
     assert (none.returncode, none.stderr) == (127, "no python is in PATH\n")

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from elasticjob_client.explain.state import state
+from elasticjob_client.explain.template import checks
 from elasticjob_client.resource import ElasticJob
-from elasticjob_client.tell.state import state
-from elasticjob_client.tell.template import checks
 from tests.unit.client.made import NOW, after_a_loss, conditions, job, pod
 from tests.unit.client.server import JOBS, Server, refusal
 from tests.unit.client.test_template import made, told

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from click.testing import Result
 
+from elasticjob_client.explain.drill import cost
+from elasticjob_client.explain.report import report
+from elasticjob_client.explain.steps import redone, with_steps
 from elasticjob_client.resource import Round
-from elasticjob_client.tell.drill import cost
-from elasticjob_client.tell.report import report
-from elasticjob_client.tell.steps import redone, with_steps
 from tests.unit.client.conftest import body
 from tests.unit.client.made import NOW, after_a_loss, pod
 from tests.unit.client.server import Server

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 from click.testing import Result
 
+from elasticjob_client.explain.checks import Check
+from elasticjob_client.explain.status import next_steps
+from elasticjob_client.explain.template import checks, training_container
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import ElasticJob
-from elasticjob_client.tell.checks import Check
-from elasticjob_client.tell.status import next_steps
-from elasticjob_client.tell.template import checks, training_container
 from tests.unit.client.conftest import container, core_pod
 from tests.unit.client.made import NOW, after_a_loss, ago, conditions, job, pod
 from tests.unit.client.server import JOBS, PODS, Server, refusal

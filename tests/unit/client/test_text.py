@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from elasticjob_client.functions import prepared
+from elasticjob_client.packing import prepared
 from tests.unit.client.server import Server
 
 ODD = "a\udcff"

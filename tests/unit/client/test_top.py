@@ -15,9 +15,9 @@ from rich.console import Console
 
 from elasticjob_client import ElasticJob
 from elasticjob_client.cli.live import view
+from elasticjob_client.explain.timeline import Slice, captions, span, timeline
+from elasticjob_client.explain.top import TopJob, TopRow, one, rows, steps_per_second
 from elasticjob_client.resource import Round, RoundEnd
-from elasticjob_client.tell.timeline import Slice, captions, span, timeline
-from elasticjob_client.tell.top import TopJob, TopRow, one, rows, steps_per_second
 from tests.terminal import Terminal, terminal
 from tests.unit.client.conftest import body
 from tests.unit.client.made import NOW, after_a_loss, conditions, job, pod

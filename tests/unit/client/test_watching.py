@@ -15,7 +15,7 @@ import pytest
 from click.testing import Result
 
 from elasticjob_client import AsyncJobs, ElasticJob, Forbidden, Jobs, NoServer, NotFound
-from elasticjob_client.cli.follow import follow
+from elasticjob_client.cli.run_follow import follow
 from elasticjob_client.patience import Patience
 from elasticjob_client.watching import Watch
 from tests.terminal import INTERRUPT, terminal

@@ -9,11 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from elasticjob.checkpoint import decide
+from elasticjob.checkpoint import records
 from elasticjob.checkpoint.beats import Beats
 from elasticjob.checkpoint.claims import BEAT_SECONDS
-from elasticjob.checkpoint.decide import CheckpointError, Claim, Name, StaleRoundError, Token
 from elasticjob.checkpoint.directory import RESERVE, Directory
+from elasticjob.checkpoint.errors import CheckpointError, StaleRoundError
+from elasticjob.checkpoint.records import Claim, Name, Token
 from tests.checkpoints.memory import PATH, Memory, directory, save
 
 CAPACITY = 200_000
@@ -206,10 +207,10 @@ def test_a_round_that_was_about_to_begin_when_a_newcomer_came_is_seen() -> None:
         """The next round does, while the newcomer watches the claim of the last one."""
         if what == "sleep":
             beat = int(memory.now // BEAT_SECONDS)
-            claim = Claim(Token(1, 2), decide.holder_of("A", "", "a-0", ""), frozenset(), beat)
+            claim = Claim(Token(1, 2), records.holder_of("A", "", "a-0", ""), frozenset(), beat)
             memory.files[f"{PATH}/{second_file}"] = claim.to_json()
 
-    second_file = Claim(Token(1, 2), decide.holder_of("A", "", "", "")).file
+    second_file = Claim(Token(1, 2), records.holder_of("A", "", "", "")).file
     memory.before = comes
     second.begin(2)
     assert refused

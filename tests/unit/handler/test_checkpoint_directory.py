@@ -6,8 +6,9 @@ import errno
 
 import pytest
 
-from elasticjob.checkpoint.decide import MARKER, CheckpointError, Name
 from elasticjob.checkpoint.directory import Directory
+from elasticjob.checkpoint.errors import CheckpointError
+from elasticjob.checkpoint.records import MARKER, Name
 from tests.checkpoints.memory import PATH, Memory, directory, is_whole, save, write
 
 

@@ -12,9 +12,9 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import register_implementation
 
-from elasticjob.checkpoint import Checkpoints, decide
-from elasticjob.checkpoint.decide import MARKER, File, Marker, Name
+from elasticjob.checkpoint import Checkpoints, errors, records
 from elasticjob.checkpoint.directory import Directory
+from elasticjob.checkpoint.records import MARKER, File, Marker, Name
 from elasticjob.checkpoint.storage import Remote, Storage, open_storage
 
 
@@ -62,7 +62,7 @@ def failing(tmp_path: Path) -> tuple[Failing, Storage, str]:
 
 
 def directory(storage: Storage, path: str, job: str = "A") -> Directory:
-    return Directory(storage, path, decide.holder_of(job, "", "", ""), keep=1)
+    return Directory(storage, path, records.holder_of(job, "", "", ""), keep=1)
 
 
 def write(storage: Storage, into: Directory, step: int) -> tuple[Name, Marker]:
@@ -152,7 +152,7 @@ def test_checkpoints_raise_on_all_ranks_what_the_network_raises(
     checkpoints = Checkpoints(f"failing://{path}")
     checkpoints.save(1, {"step": 1})
     files.fails["pipe_file", MARKER] = "could not connect"
-    with pytest.raises(decide.CheckpointError, match=r"(?s)was not completed: .*could not connect"):
+    with pytest.raises(errors.CheckpointError, match=r"(?s)was not completed: .*could not connect"):
         checkpoints.wait()
     checkpoints.save(2, {"step": 2})
     checkpoints.close()

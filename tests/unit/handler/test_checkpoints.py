@@ -12,9 +12,9 @@ from typing import IO
 
 import pytest
 
-from elasticjob.checkpoint import Checkpoints, NotSharedError, StaleRoundError, decide, liveness
-from elasticjob.checkpoint.decide import Marker, Name
+from elasticjob.checkpoint import Checkpoints, NotSharedError, StaleRoundError, liveness, records
 from elasticjob.checkpoint.directory import Directory
+from elasticjob.checkpoint.records import Marker, Name
 from elasticjob.checkpoint.storage import Folder
 from elasticjob.worker import stopping
 
@@ -63,7 +63,7 @@ def newcomer_of(tmp_path: Path, *, meanwhile: Callable[[], None] = lambda: None)
         now += seconds
         meanwhile()
 
-    me = decide.holder_of("B", "", "b-0", "")
+    me = records.holder_of("B", "", "b-0", "")
     return Directory(Folder(), str(tmp_path / "run"), me, keep=1, pause=pause, clock=lambda: now)
 
 

@@ -16,9 +16,9 @@ import pytest
 import elasticjob
 from devcluster.wait import wait_for
 from elasticjob.warm import early_start
-from elasticjob.warm.count import MIB, Memory
 from elasticjob.warm.eligibility import Start
 from elasticjob.warm.interpreter import WarmInterpreter
+from elasticjob.warm.interpreter_count import MIB, Memory
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="warm workers are for Linux")
 

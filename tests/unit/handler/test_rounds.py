@@ -78,7 +78,8 @@ def test_how_workers_have_started_goes_with_the_next_announcement(
 ) -> None:
     told: list[Callable[[Starts], None]] = []
     monkeypatch.setattr(
-        "elasticjob.agent.parts.WarmWorkers.begin", lambda _self, _step, tell, **_: told.append(tell)
+        "elasticjob.agent.long_lived_parts.WarmWorkers.begin",
+        lambda _self, _step, tell, **_: told.append(tell),
     )
     handler = start("a", warm=True)
     joining = Joining(handler)
@@ -212,7 +213,7 @@ def test_a_newcomer_among_others_that_train_announces_itself_when_it_is_warm(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warming = [True]
-    monkeypatch.setattr("elasticjob.agent.parts.WarmWorkers.warming", lambda _: warming[0])
+    monkeypatch.setattr("elasticjob.agent.long_lived_parts.WarmWorkers.warming", lambda _: warming[0])
     handlers, _, first = two(leases, start)
     newcomer = Joining(start("c", warm=True))
     time.sleep(0.5)
@@ -235,7 +236,7 @@ def test_a_pod_that_joins_rounds_later_starts_no_spares_after_a_container_was_ou
 ) -> None:
     told: list[str] = []
     monkeypatch.setattr(
-        "elasticjob.agent.parts.WarmWorkers.out_of_memory", lambda _, whose: told.append(whose)
+        "elasticjob.agent.long_lived_parts.WarmWorkers.out_of_memory", lambda _, whose: told.append(whose)
     )
     leases.publish(RoundRecord("uid", 2, "Broken", "n2", cause="Grow", out_of_memory=said))
     joining = Joining(start("a", warm=True))
@@ -310,7 +311,7 @@ def test_the_leader_s_lease_says_when_the_checkpoints_of_all_workers_are_fenced(
 def test_a_newcomer_for_which_others_wait_announces_itself_at_once(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elasticjob.agent.parts.WarmWorkers.warming", lambda _: True)
+    monkeypatch.setattr("elasticjob.agent.long_lived_parts.WarmWorkers.warming", lambda _: True)
     leases.publish(RoundRecord("uid", 0, "Broken"))
     joining = Joining(start("a", warm=True))
     leases.announced("a")

@@ -18,9 +18,9 @@ from torch.distributed.elastic.multiprocessing.subprocess_handler import subproc
 from devcluster.wait import wait_for
 from elasticjob.warm import workers
 from elasticjob.warm import workers as warm_workers
-from elasticjob.warm.count import MIB, Memory
 from elasticjob.warm.eligibility import Starts
 from elasticjob.warm.interpreter import WarmInterpreter
+from elasticjob.warm.interpreter_count import MIB, Memory
 from elasticjob.warm.workers import WarmWorkers
 from elasticjob.workers import stack_dump
 from elasticjob.workers.failures import RoundWorkers

@@ -16,39 +16,40 @@ from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan.changes import draining, scaling
 from elasticjob_operator.plan.losses import pod_ends
 from elasticjob_operator.plan.state.evidence import CAUSES, Evidence
+from elasticjob_operator.plan.state.job_waits import JobWait
 from elasticjob_operator.plan.state.model import Pod
 from elasticjob_operator.plan.state.pass_state import Pass
 from elasticjob_operator.plan.state.status import ParticipantStatus
-from elasticjob_operator.plan.state.waits import JobWait
 
 
-def drain(p: Pass) -> str:
-    """Begin, continue or end the drain of a running round for members that are on their way out; return what
-    is waited for before it drains."""
+def drain_for_deleted_pods(p: Pass) -> tuple[str, frozenset[str]]:
+    """Begin, continue or end the drain of a running round for members that are on their way out. Returns what
+    is waited for before it drains, and the pods (by UID) whose workers the round still needs."""
     if p.round.phase != Phase.ACTIVE.value or p.round.established_time is None:
-        return ""
+        return "", frozenset()
     going = [(member, pod) for member in p.status.members() if (pod := _departing(p, member)) is not None]
     if not going:
-        return ""
+        return "", frozenset()
+    needed = frozenset(one.uid for _, one in going)
     member, pod = going[0]
     change = pod_ends.disruption_of(p, pod, f"{pod.name} (group rank {member.group_rank})", member.group_rank)
     if change is None:
-        return ""
+        return "", frozenset()
     limit = min(one.drain_seconds for _, one in going)
     left = _replacement_left(p, going) if change.cause != Cause.PREEMPTED else 0.0
     if left > 0:
-        p.held.update(one.uid for _, one in going)
-        return (
+        text = (
             f"{change.message}; waiting up to {left:.0f} s for its next pod to join before the round drains"
         )
+        return text, needed
     if draining.holds(p, change, limit):
-        p.held.update(one.uid for _, one in going)
-    elif p.job.spec.drain:
+        return "", needed
+    if p.job.spec.drain_seconds:
         begun = p.round.drain
         if begun is not None and begun.cause in CAUSES and begun.cause != change.cause:
             change = Evidence(begun.cause, begun.message)
         draining.end(p, change)
-    return ""
+    return "", frozenset()
 
 
 def _replacement_left(p: Pass, going: Sequence[tuple[ParticipantStatus, Pod]]) -> float:

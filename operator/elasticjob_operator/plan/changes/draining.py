@@ -9,21 +9,21 @@ cause. A drain is never taken back: the workers may have agreed on their step al
 
 from __future__ import annotations
 
-import enum
 from dataclasses import replace
 from datetime import timedelta
 
 from elasticjob.contract.reports import DrainReport
 from elasticjob.contract.round_record import Phase
+from elasticjob.contract.str_enum import StrEnum
 from elasticjob.rounds.candidates import listed
 from elasticjob_operator.plan.rounds.rounds import end_round
 from elasticjob_operator.plan.state.evidence import CAUSES, Evidence
+from elasticjob_operator.plan.state.job_waits import JobWait
 from elasticjob_operator.plan.state.pass_state import Pass
 from elasticjob_operator.plan.state.status import RoundDrain
-from elasticjob_operator.plan.state.waits import JobWait
 
 
-class HowStopped(str, enum.Enum):
+class HowStopped(StrEnum):
     """How the workers of a round were stopped that ended for a planned change.
 
     * Stopped: at a common step, by themselves.
@@ -43,7 +43,7 @@ def holds(p: Pass, change: Evidence, limit: int | None = None) -> bool:
 
     Begins the drain if it has not begun, for ``spec.drainSeconds`` or the ``limit`` if that is shorter.
     """
-    r, seconds = p.round, p.job.spec.drain
+    r, seconds = p.round, p.job.spec.drain_seconds
     if limit is not None:
         seconds = min(seconds, limit)
     if r.phase != Phase.ACTIVE.value:
@@ -73,14 +73,15 @@ def how_stopped(p: Pass, change: Evidence) -> tuple[HowStopped, Evidence]:
     """How the workers of the running round stop, and the change with a sentence on that."""
     r, report = p.round, _report(p)
     if r.drain is None:
-        how = HowStopped.NOT_SUPPORTED if p.job.spec.drain else HowStopped.OFF
+        how = HowStopped.NOT_SUPPORTED if p.job.spec.drain_seconds else HowStopped.OFF
     elif report is not None and report.stopped:
         how = HowStopped.STOPPED
         change = replace(change, message=f"{change.message}; all workers stopped at step {report.step}")
     else:
         how = HowStopped.DEADLINE_EXCEEDED
         limit = (r.drain.deadline_time - r.drain.start_time).total_seconds()
-        which = "drainSeconds" if limit >= p.job.spec.drain else "the grace period of its pod allows no more"
+        whole = limit >= p.job.spec.drain_seconds
+        which = "drainSeconds" if whole else "the grace period of its pod allows no more"
         change = replace(
             change,
             message=f"{change.message}; the workers had not stopped after {limit:.0f} s ({which})"
@@ -128,7 +129,7 @@ def describe(p: Pass) -> str:
 
 def takes_part(p: Pass) -> bool:
     """Whether a planned change would let the running round drain: all of its workers call ``should_stop``."""
-    return bool(p.job.spec.drain) and _report(p) is not None
+    return bool(p.job.spec.drain_seconds) and _report(p) is not None
 
 
 def _waiting(p: Pass) -> str:

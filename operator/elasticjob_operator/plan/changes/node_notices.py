@@ -20,10 +20,10 @@ from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan.changes import draining, scaling
 from elasticjob_operator.plan.state.evidence import Evidence
+from elasticjob_operator.plan.state.job_waits import JobWait
 from elasticjob_operator.plan.state.model import Pod
 from elasticjob_operator.plan.state.pass_state import Pass
 from elasticjob_operator.plan.state.status import ParticipantStatus
-from elasticjob_operator.plan.state.waits import JobWait
 
 READY_SECONDS = 60.0
 """How long those that replace members are waited for before the round drains without them. AWS gives two
@@ -35,16 +35,16 @@ MAX_EVENTS = 3
 Going = Sequence[tuple[ParticipantStatus, Pod]]
 
 
-def replace_pods_on_tainted_nodes(p: Pass) -> None:
-    """Replace pods whose nodes are about to go, and keep the members among them while their round needs them.
-    Before losses are judged: a member that is kept is a witness, too."""
+def replace_pods_on_tainted_nodes(p: Pass) -> frozenset[str]:
+    """Replace pods whose nodes are about to go. Returns those among them (by UID) whose workers the running
+    round still needs."""
     if not _replaceable(p):
-        return
+        return frozenset()
     if _goes_on(p):
         _replace(p, [pod for pod in p.observed.pods if pod.notice and p.alive(pod)])
     if p.round.phase == Phase.BROKEN.value:
         _give_up(p)
-    p.held.update(pod.uid for _, pod in _going(p))
+    return frozenset(pod.uid for _, pod in _going(p))
 
 
 def drain_for_tainted_nodes(p: Pass) -> str:

@@ -89,7 +89,7 @@ def cost(history: Sequence[RoundHistory], step_seconds: float, *, drains: bool) 
 
 
 def _drained(before: RoundHistory) -> bool:
-    return before.end is not None and before.end.drain == draining.HowStopped.STOPPED.value
+    return before.end is not None and before.end.drain == draining.HowStopped.STOPPED
 
 
 def _median(values: Sequence[float]) -> float:

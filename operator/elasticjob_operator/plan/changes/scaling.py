@@ -19,9 +19,9 @@ from elasticjob_operator.plan.losses import witnesses
 from elasticjob_operator.plan.rounds import warm_starts
 from elasticjob_operator.plan.rounds.rounds import candidates, newcomers
 from elasticjob_operator.plan.state.evidence import Evidence
+from elasticjob_operator.plan.state.job_waits import JobWait
 from elasticjob_operator.plan.state.pass_state import Pass
 from elasticjob_operator.plan.state.status import ParticipantStatus
-from elasticjob_operator.plan.state.waits import JobWait
 
 NONE_COMING = "; no other pod is starting"
 

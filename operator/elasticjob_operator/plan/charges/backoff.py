@@ -31,10 +31,10 @@ from elasticjob.rounds.state import MemberState
 from elasticjob_operator.pauses import exponential
 from elasticjob_operator.plan.losses import pod_ends
 from elasticjob_operator.plan.state.evidence import NEVER_CHARGED, PREEMPTION, SCALING
+from elasticjob_operator.plan.state.job_waits import JobWait
 from elasticjob_operator.plan.state.model import Pod
 from elasticjob_operator.plan.state.pass_state import Pass
 from elasticjob_operator.plan.state.status import ParticipantStatus, SlotBackoff
-from elasticjob_operator.plan.state.waits import JobWait
 
 HEALTHY_SECONDS = 60.0
 """A round that has lasted this long since it was established is healthy, and so is each of its members."""

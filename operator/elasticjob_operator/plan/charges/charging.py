@@ -19,10 +19,10 @@ from elasticjob_operator.plan.state.evidence import (
     Evidence,
     explains_more,
 )
+from elasticjob_operator.plan.state.job_waits import JobWait
 from elasticjob_operator.plan.state.model import Limit, Pod, Rule, RuleAction
 from elasticjob_operator.plan.state.pass_state import Pass
 from elasticjob_operator.plan.state.status import EarlyFailures, Failure
-from elasticjob_operator.plan.state.waits import JobWait
 from elasticjob_operator.plan.template.containers import training_container
 
 MAX_MESSAGE = 320
@@ -176,9 +176,9 @@ def enforce(p: Pass, rule: Rule | None, failure: Failure, message: str) -> None:
     """Do what the rule asks for beside charging: end the job, or keep off the node and leave it."""
     if rule is None:
         return
-    if rule.action == RuleAction.FAIL_JOB.value:
+    if rule.action == RuleAction.FAIL_JOB:
         p.failed_by_rule = message
-    if rule.action == RuleAction.EXCLUDE_NODE.value:
+    if rule.action == RuleAction.EXCLUDE_NODE:
         excluded_nodes.exclude(p, failure.node_name, message)
         if failure.node_name in excluded_nodes.excluded(p) and p.round.phase != "Active":
             _mark_lost(p, failure.pod_uid, message)

@@ -34,9 +34,9 @@ def by_name(rules: Iterable[Rule], name: str) -> Rule | None:
 
 def account(rule: Rule | None, evidence: Evidence) -> str:
     """The account that the failure is charged to, "" for none."""
-    if rule is not None and rule.action == RuleAction.IGNORE.value:
+    if rule is not None and rule.action == RuleAction.IGNORE:
         return ""
-    if rule is not None and rule.action == RuleAction.EXCLUDE_NODE.value:
+    if rule is not None and rule.action == RuleAction.EXCLUDE_NODE:
         return INFRASTRUCTURE
     return evidence.account
 
@@ -45,7 +45,7 @@ def describe_effect(rule: Rule | None) -> str:
     """What the rule does, to be appended to the sentence on the failure."""
     if rule is None:
         return ""
-    nothing = " (not charged)" if rule.action == RuleAction.IGNORE.value else ""
+    nothing = " (not charged)" if rule.action == RuleAction.IGNORE else ""
     return f"; rule {rule.name}: {rule.action}{nothing}"
 
 

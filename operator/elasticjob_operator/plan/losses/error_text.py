@@ -7,9 +7,9 @@ import re
 
 from elasticjob.contract.text import NO_ERROR_TEXT
 from elasticjob.rounds.candidates import listed
+from elasticjob_operator.plan.state.job_waits import JobWait
 from elasticjob_operator.plan.state.pass_state import Pass
 from elasticjob_operator.plan.state.status import Failure
-from elasticjob_operator.plan.state.waits import JobWait
 
 _CHATTER = re.compile(
     r"\. (?:This is typically caused by a remote worker (?:hanging|crashing)"

@@ -20,10 +20,10 @@ from elasticjob.rounds.causes import Cause
 from elasticjob_operator.plan.losses import pod_ends
 from elasticjob_operator.plan.losses.placement import nodes_left
 from elasticjob_operator.plan.state.evidence import INFRASTRUCTURE
+from elasticjob_operator.plan.state.job_waits import JobWait
 from elasticjob_operator.plan.state.model import DeletePod, Pod
 from elasticjob_operator.plan.state.pass_state import Pass
 from elasticjob_operator.plan.state.status import ExcludedNode, JobStatus
-from elasticjob_operator.plan.state.waits import JobWait
 
 FAILURES = 2
 """This many failures within ``WINDOW`` exclude a node: one may be bad luck, and a job that loses the same

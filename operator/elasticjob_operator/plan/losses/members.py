@@ -26,10 +26,10 @@ from elasticjob.rounds.judgement import judge
 from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan.losses import failure_reports, kernel, pod_ends, unheard, witnesses
 from elasticjob_operator.plan.state.evidence import Evidence
+from elasticjob_operator.plan.state.job_waits import JobWait
 from elasticjob_operator.plan.state.model import Participant, Pod
 from elasticjob_operator.plan.state.pass_state import Pass
 from elasticjob_operator.plan.state.status import COMPLETED, ParticipantStatus
-from elasticjob_operator.plan.state.waits import JobWait
 
 ENDED_WELL_SECONDS = 2.0
 """How long a sign may still come that a container was asked to end which has ended with 0 and not reported
@@ -157,8 +157,8 @@ class _Case:
     def may_be_explained(self) -> bool:
         """Whether it is still open why a container has ended with 0: a process that is asked to stop may end
         with 0, too. The pod says what stopped it when all of it has ended."""
-        waits = not self.pod.ended and not self.pod.deleting
-        return waits and self.p.waits.left(JobWait.EXIT_EXPLAINED, self.pod.uid, ENDED_WELL_SECONDS) > 0
+        there = not self.pod.ended and not self.pod.deleting
+        return there and self.p.waits.left(JobWait.EXIT_EXPLAINED, self.pod.uid, ENDED_WELL_SECONDS) > 0
 
     def evidence(self, cause: str, message: str) -> Evidence:
         """Evidence on this member."""

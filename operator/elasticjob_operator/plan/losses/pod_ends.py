@@ -14,9 +14,9 @@ from elasticjob.contract.participant_record import AnnouncedState
 from elasticjob.contract.text import node_words
 from elasticjob.rounds.causes import ESTABLISHING, Cause
 from elasticjob_operator.plan.state.evidence import Evidence
+from elasticjob_operator.plan.state.job_waits import JobWait
 from elasticjob_operator.plan.state.model import OOM_KILLED, Exit, HandlerSource, Pod
 from elasticjob_operator.plan.state.pass_state import Pass
-from elasticjob_operator.plan.state.waits import JobWait
 from elasticjob_operator.plan.template.containers import HANDLER_CONTAINER, memory_limit
 
 SIGNALS = {1: "SIGHUP", 2: "SIGINT", 6: "SIGABRT", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
@@ -109,7 +109,7 @@ def explain(p: Pass, pod: Pod, who: str, group_rank: int | None = None) -> Evide
 
 def installer_failed(p: Pass, pod: Pod) -> bool:
     """Whether the container that the operator adds for the handler has failed: no fault of the template's."""
-    return pod.failed_init == HANDLER_CONTAINER and p.job.spec.handler_source == HandlerSource.INJECTED.value
+    return pod.failed_init == HANDLER_CONTAINER and p.job.spec.handler_source == HandlerSource.INJECTED
 
 
 def ended_well(p: Pass, pod: Pod) -> bool:

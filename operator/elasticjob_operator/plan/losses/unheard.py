@@ -14,9 +14,9 @@ from elasticjob.contract.relay import RELAYING_RANKS, CutOff
 from elasticjob.contract.reports import FailureReport
 from elasticjob.rounds.candidates import Expected, listed
 from elasticjob.rounds.state import MemberState
+from elasticjob_operator.plan.state.job_waits import JobWait
 from elasticjob_operator.plan.state.pass_state import Pass
 from elasticjob_operator.plan.state.status import ParticipantStatus
-from elasticjob_operator.plan.state.waits import JobWait
 
 SILENT_LEADER_SECONDS = 3 * LEADER_RENEW_SECONDS
 ACCOUNT_CHECK_SECONDS = 5.0

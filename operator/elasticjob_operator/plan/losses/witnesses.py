@@ -11,10 +11,10 @@ from elasticjob.contract.participant_record import (
 from elasticjob.rounds.reports import LEADER_STALE_SECONDS, accuses
 from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan.losses import pod_ends
+from elasticjob_operator.plan.state.job_waits import JobWait
 from elasticjob_operator.plan.state.model import Participant
 from elasticjob_operator.plan.state.pass_state import Pass
 from elasticjob_operator.plan.state.status import ParticipantStatus
-from elasticjob_operator.plan.state.waits import JobWait
 
 LATE_RENEWALS = 1.5
 """A member whose Lease is older than this many intervals may be cut off from the API server: it is no witness

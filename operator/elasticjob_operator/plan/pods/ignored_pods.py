@@ -12,10 +12,10 @@ from elasticjob.contract.names import slot_and_attempt
 from elasticjob.contract.participant_record import AnnouncedState
 from elasticjob.contract.text import node_words, one_line
 from elasticjob.rounds.candidates import listed
+from elasticjob_operator.plan.state.job_waits import JobWait
 from elasticjob_operator.plan.state.model import Pod
 from elasticjob_operator.plan.state.pass_state import Pass
 from elasticjob_operator.plan.state.status import IgnoredPod, ParticipantStatus
-from elasticjob_operator.plan.state.waits import JobWait
 
 MAX_IGNORED = 20
 MAX_MESSAGE = 300

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from elasticjob.contract.text import counted
 from elasticjob.core.open_files import needed
+from elasticjob_operator.plan.state.job_waits import JobWait
 from elasticjob_operator.plan.state.pass_state import Pass
-from elasticjob_operator.plan.state.waits import JobWait
 
 
 def shortage(p: Pass) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import islice
 
-from elasticjob.contract.names import MEMBER_CONDITION, STANDBY_LABEL, pod_name, slot_and_attempt
+from elasticjob.contract.names import KEPT_LABELS, MEMBER_CONDITION, STANDBY_LABEL, pod_name, slot_and_attempt
 from elasticjob.contract.text import counted, node_words
 from elasticjob.rounds.candidates import listed
 from elasticjob.rounds.state import MemberState
@@ -17,6 +17,7 @@ from elasticjob_operator.plan.charges import backoff, revision
 from elasticjob_operator.plan.charges.charging import charge_pod, mark_charged, slot_attempt
 from elasticjob_operator.plan.losses import excluded_nodes, pod_ends
 from elasticjob_operator.plan.state.evidence import Evidence
+from elasticjob_operator.plan.state.job_waits import JobWait
 from elasticjob_operator.plan.state.model import (
     Action,
     CleanPodPolicy,
@@ -28,7 +29,6 @@ from elasticjob_operator.plan.state.model import (
     PodCondition,
 )
 from elasticjob_operator.plan.state.pass_state import Pass
-from elasticjob_operator.plan.state.waits import JobWait
 
 ORPHAN_SECONDS = 10.0
 """How long a Lease without a pod is left alone: the two watches are not in step."""
@@ -59,7 +59,7 @@ def keep_pods(p: Pass) -> None:
     _report_changed_labels(p, live)
     _count(p, len(live) + sum(isinstance(a, CreatePod) for a in p.actions))
     if p.job.spec.template is not None and p.round.phase == "Active":
-        _label_standbys(p, live)
+        _label(p, live)
     _set_member_gates(p, live)
 
 
@@ -79,20 +79,27 @@ def _report_changed_labels(p: Pass, live: list[Pod]) -> None:
             )
 
 
-def _label_standbys(p: Pass, live: list[Pod]) -> None:
-    """Pods beyond ``replicas`` that are no members stand by: an autoscaler's average leaves them out.
+def _label(p: Pass, live: list[Pod]) -> None:
+    """Keep the labels up to date that say what a pod is at the moment (``KEPT_LABELS``)."""
+    standing_by = _standing_by(p, live)
+    going = {action.uid for action in p.actions if isinstance(action, DeletePod)}
+    for pod in live:
+        there, wanted = dict(pod.labels), {STANDBY_LABEL: "true"} if pod.uid in standing_by else {}
+        if there != wanted and pod.uid not in going:
+            keys = [key for key in KEPT_LABELS if there.get(key) != wanted.get(key)]
+            changes = tuple((key, wanted.get(key)) for key in keys)
+            p.actions.append(PatchPod(pod.name, pod.uid, labels=changes))
+
+
+def _standing_by(p: Pass, live: list[Pod]) -> set[str]:
+    """Pods beyond ``replicas`` that are no members stand by: an autoscaler's average leaves them out. By UID.
 
     Which ones changes as rarely as can be: those that have the label keep it.
     """
     others = [pod for pod in live if pod.uid not in p.status.member_uids]
     count = min(p.job.spec.spares, max(0, len(live) - max(p.job.spec.replicas, p.round.members)))
-    others.sort(key=lambda pod: (not pod.standby, -(pod.slot or 0)))
-    standing_by = {pod.uid for pod in others[:count]}
-    going = {action.uid for action in p.actions if isinstance(action, DeletePod)}
-    for pod in live:
-        if pod.uid not in going and pod.standby != (pod.uid in standing_by):
-            label = (STANDBY_LABEL, None if pod.standby else "true")
-            p.actions.append(PatchPod(pod.name, pod.uid, labels=(label,)))
+    others.sort(key=lambda pod: (STANDBY_LABEL not in dict(pod.labels), -(pod.slot or 0)))
+    return {pod.uid for pod in others[:count]}
 
 
 def _set_member_gates(p: Pass, live: list[Pod]) -> None:
@@ -115,13 +122,13 @@ def clean_up(p: Pass) -> None:
     and those that do not end; by default the former are kept and the latter deleted."""
     _count(p, sum(p.alive(pod) for pod in p.observed.pods))
     policy = p.job.spec.clean_pod_policy
-    if p.job.spec.template is None or policy == CleanPodPolicy.NONE.value:
+    if p.job.spec.template is None or policy == CleanPodPolicy.NONE:
         return
     for pod in p.observed.pods:
         if not pod.of_this_job or pod.deleting:
             continue
         if pod.ended:
-            if policy == CleanPodPolicy.ALL.value:
+            if policy == CleanPodPolicy.ALL:
                 p.actions.append(DeletePod(pod.name, pod.uid, "the job is finished"))
             continue
         never_ran = not pod.running and pod.exit is None
@@ -138,7 +145,7 @@ def delete_orphaned_leases(p: Pass) -> None:
             p.actions.append(DeleteLease(name))
 
 
-def writers(p: Pass) -> tuple[str, ...]:
+def writers(p: Pass) -> frozenset[str]:
     """The pods that may write the Lease of their name: all that have not ended, and those being made."""
     names = {
         pod.name
@@ -151,7 +158,7 @@ def writers(p: Pass) -> tuple[str, ...]:
             for slot, attempt in enumerate(p.status.attempts)
             if attempt >= 0
         }
-    return tuple(sorted(names))
+    return frozenset(names)
 
 
 def is_recorded(p: Pass, action: Action) -> bool:

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from elasticjob.contract.text import node_words
 from elasticjob.rounds.candidates import listed
 from elasticjob_operator.plan.losses import members, pod_ends
+from elasticjob_operator.plan.state.job_waits import JobWait
 from elasticjob_operator.plan.state.outlook import Waiting
 from elasticjob_operator.plan.state.pass_state import Pass
-from elasticjob_operator.plan.state.waits import JobWait
 
 REASON = "WaitingForFencing"
 """The reason of the condition Training, and of the Event when the wait begins."""

@@ -11,7 +11,7 @@ from elasticjob.contract.round_record import INLINE_MEMBERS as INLINE_MEMBERS
 from elasticjob.contract.round_record import MemberList, Phase, RoundRecord
 from elasticjob.contract.text import counted, node_words
 from elasticjob.rounds.candidates import Candidate, Defer, Expected, listed, reasons
-from elasticjob.rounds.causes import ESTABLISHING, PLANNED, Cause
+from elasticjob.rounds.causes import ENDS_ALONE, PLANNED, Cause
 from elasticjob.rounds.establishment import continues_series, take_established
 from elasticjob.rounds.formation import ended, expect_members, last_call, published
 from elasticjob.rounds.formation import form as form_round
@@ -28,6 +28,7 @@ from elasticjob_operator.plan.charges.charging import (
 from elasticjob_operator.plan.losses import kernel, members, unheard
 from elasticjob_operator.plan.rounds import fencing, progress
 from elasticjob_operator.plan.state.evidence import NEVER_CHARGED, SCALING, Evidence
+from elasticjob_operator.plan.state.job_waits import JobWait
 from elasticjob_operator.plan.state.model import Pod
 from elasticjob_operator.plan.state.outlook import Waiting
 from elasticjob_operator.plan.state.pass_state import Pass
@@ -39,13 +40,9 @@ from elasticjob_operator.plan.state.status import (
     RoundHistory,
     RoundStatus,
 )
-from elasticjob_operator.plan.state.waits import JobWait
 
 SCHEDULING_GRACE_SECONDS = 5.0
 """How long a new pod counts as on its way while the scheduler has not yet spoken about it."""
-
-_ENDS_ALONE = ESTABLISHING | {Cause.HANG, Cause.WORKER_FAILED}
-"""Causes that end a round of which no member is gone."""
 
 RENEW_CHANGE_SECONDS = 30.0
 """How long another interval of renewals waits for a write of the round Lease that is due anyway."""
@@ -162,7 +159,7 @@ def watch_active(p: Pass) -> None:
     if not evidence:
         evidence = progress.hang(p)
     lost = [m for m in p.status.members() if m.state in GONE]
-    if evidence and (lost or any(e.cause in _ENDS_ALONE for e in evidence)):
+    if evidence and (lost or any(e.cause in ENDS_ALONE for e in evidence)):
         end_round(p, evidence)
     everybody = p.status.members()
     if p.round.phase == "Active" and everybody and all(members.started_again(p, m) for m in everybody):

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+from elasticjob_operator.plan.state.job_waits import JobWait
 from elasticjob_operator.plan.state.pass_state import Pass
 from elasticjob_operator.plan.state.status import JobStatus, WorkerStarts
-from elasticjob_operator.plan.state.waits import JobWait
 
 PREPARE_SECONDS = 60.0
 """A round does not grow for so long after its start while its members' interpreters are not ready. They are

@@ -7,7 +7,6 @@ then access, then project the round, then pods, Leases and Events.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -25,6 +24,7 @@ from elasticjob.contract.reports import (
     StartsReport,
 )
 from elasticjob.contract.round_record import MemberList, RoundRecord
+from elasticjob.contract.str_enum import StrEnum
 from elasticjob.rounds.waits import Wait, WaitKey
 from elasticjob_operator.plan.state.status import JobStatus
 
@@ -40,7 +40,7 @@ class Limit:
     window_seconds: int | None = None
 
 
-class RuleAction(str, enum.Enum):
+class RuleAction(StrEnum):
     """What a failure rule does: end the job; charge as usual; charge nothing; keep off the node."""
 
     FAIL_JOB = "FailJob"
@@ -61,14 +61,14 @@ class Rule:
     on_error_pattern: str = ""
 
 
-class HandlerSource(str, enum.Enum):
+class HandlerSource(StrEnum):
     """Where pods have the rendezvous handler from."""
 
     INJECTED = "Injected"
     IMAGE = "Image"
 
 
-class FencingType(str, enum.Enum):
+class FencingType(StrEnum):
     """What has to be known of a round before the next one begins: that a member has stopped, or only that
     none was heard of for a while."""
 
@@ -76,7 +76,7 @@ class FencingType(str, enum.Enum):
     AFTER_SECONDS = "AfterSeconds"
 
 
-class CleanPodPolicy(str, enum.Enum):
+class CleanPodPolicy(StrEnum):
     """Which pods are deleted at the end of the job."""
 
     RUNNING = "Running"
@@ -84,7 +84,7 @@ class CleanPodPolicy(str, enum.Enum):
     NONE = "None"
 
 
-class NetworkPolicy(str, enum.Enum):
+class NetworkPolicy(StrEnum):
     """Which pods may connect to the job's pods."""
 
     JOB_ONLY = "JobOnly"
@@ -111,12 +111,12 @@ class JobSpec:
     spares: int = 0
     nproc_per_node: str | None = None
     template: Mapping[str, Any] | None = None
-    handler_source: str = HandlerSource.INJECTED.value
+    handler_source: str = HandlerSource.INJECTED
     warm_workers: WarmWorkers | None = None
     limits: Limits = Limits()
     scale_up_delay: int = 10
     payback: int | None = None
-    drain: int = 30
+    drain_seconds: int = 30
     application: Limit = Limit(5, 3600)
     infrastructure: Limit = Limit()
     preemption: Limit = Limit()
@@ -128,8 +128,8 @@ class JobSpec:
     suspend: bool = False
     active_deadline: int | None = None
     ttl_after_finished: int | None = None
-    clean_pod_policy: str = CleanPodPolicy.RUNNING.value
-    network_policy: str = NetworkPolicy.JOB_ONLY.value
+    clean_pod_policy: str = CleanPodPolicy.RUNNING
+    network_policy: str = NetworkPolicy.JOB_ONLY
 
     @property
     def pods(self) -> int:
@@ -186,10 +186,11 @@ class Pod:
     DisruptionTarget, which says what takes the pod away. ``drain_seconds``: for how long its preStop hook
     keeps its workers alive once it is deleted; 0 without the hook. ``replace_seconds``: for how many of them
     the next pod may be waited for before the round drains, counted from ``deletion_time``, by the API
-    server's clock. ``avoids`` are the nodes that its affinity keeps it off; ``standby`` whether it has the
-    label of a standby. ``unreachable`` and ``out_of_service`` are taints of its node; ``notice`` is the key
-    of one that says that the node is about to go, and that the pod does not tolerate. ``member_gate``: of a
-    pod with the readiness gate for members, whether that is open. ``created``: by the API server's clock."""
+    server's clock. ``avoids`` are the nodes that its affinity keeps it off; ``labels`` those of
+    ``KEPT_LABELS`` that it has. ``unreachable`` and ``out_of_service`` are taints of its node; ``notice`` is
+    the key of one that says that the node is about to go, and that the pod does not tolerate.
+    ``member_gate``: of a pod with the readiness gate for members, whether that is open. ``created``: by the
+    API server's clock."""
 
     name: str
     uid: str
@@ -221,7 +222,7 @@ class Pod:
     message: str = ""
     disruption: str = ""
     avoids: tuple[str, ...] = ()
-    standby: bool = False
+    labels: tuple[tuple[str, str], ...] = ()
     member_gate: bool | None = None
     created: datetime | None = None
 
@@ -432,7 +433,7 @@ class Plan:
     status: JobStatus
     record: RoundRecord
     members: MemberList | None = None
-    pod_names: tuple[str, ...] = ()
+    pod_names: frozenset[str] = frozenset()
     actions: tuple[Action, ...] = ()
     events: tuple[Event, ...] = ()
     wake_after: float | None = None

@@ -13,6 +13,7 @@ from elasticjob.contract.reports import RoundReport
 from elasticjob.contract.round_record import Phase
 from elasticjob.rounds.state import MemberState
 from elasticjob.rounds.waits import Waits
+from elasticjob_operator.plan.state.job_waits import JobWait
 from elasticjob_operator.plan.state.model import (
     WAIT_RENEW_SECONDS,
     Action,
@@ -29,7 +30,6 @@ from elasticjob_operator.plan.state.status import (
     RoundEnd,
     RoundStatus,
 )
-from elasticjob_operator.plan.state.waits import JobWait
 
 T = TypeVar("T")
 
@@ -61,9 +61,9 @@ class Pass:
     """Pods against which it was used that their Leases have not been renewed."""
     judged_unheard: set[str] = field(default_factory=set)
     """Pods that this pass judges by what has not been heard of them."""
-    held: set[str] = field(default_factory=set)
-    """Pods (by UID) that are replaced or being deleted, and whose workers the running round still needs.
-    ``deleted_pods`` and ``node_notices`` add to them, before losses are judged."""
+    held: frozenset[str] = frozenset()
+    """Pods (by UID) that are replaced or being deleted, and whose workers the running round still needs. The
+    planner sets it once, before losses are judged: a member that is kept is a witness, too."""
     failed_by_rule: str = ""
     """Why a failure rule ends the job, if one does: set where something is charged, read by ``lifecycle``."""
 

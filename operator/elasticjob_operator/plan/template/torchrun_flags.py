@@ -36,7 +36,7 @@ def judgement(job: Job, container: Mapping[str, Any]) -> Judgement:
         [str(word) for word in part] if isinstance(part, list) else []
         for part in (container.get("command"), container.get("args"))
     )
-    injected = job.spec.handler_source == HandlerSource.INJECTED.value
+    injected = job.spec.handler_source == HandlerSource.INJECTED
     return launch_command.judge(command, args, environment(job), injected)
 
 

@@ -11,8 +11,8 @@ from click.testing import Result
 
 from devcluster.wait import wait_for
 from elasticjob_client import Jobs
-from elasticjob_client.cli import silence
-from elasticjob_client.cli.silence import Silence
+from elasticjob_client.cli import silent_log
+from elasticjob_client.cli.silent_log import Silence
 from tests.unit.client.made import conditions
 from tests.unit.client.server import PODS, Server
 from tests.unit.client.test_watching import changed
@@ -29,7 +29,7 @@ def without_status() -> dict[str, Any]:
 def test_while_no_line_comes_the_state_is_told_and_again_when_it_changes(
     server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(silence, "SECONDS", 0.02)
+    monkeypatch.setattr(silent_log, "SECONDS", 0.02)
     said: list[str] = []
 
     def has(text: str) -> bool:

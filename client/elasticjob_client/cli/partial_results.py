@@ -29,9 +29,9 @@ def refreshed(jobs: Jobs, found: list[ElasticJob]) -> list[ElasticJob]:
     """These jobs, with the progress of this moment as far as it can be had."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from elasticjob_client.tell import fresh
+    from elasticjob_client.explain import lease_progress
 
-    asked = [job for job in found if fresh.leader(job)][:REFRESHED]
+    asked = [job for job in found if lease_progress.leader_pod(job)][:REFRESHED]
     if not asked:
         return found
     with ThreadPoolExecutor(_AT_ONCE) as pool:

@@ -6,9 +6,9 @@ from datetime import datetime
 
 import msgspec
 
+from elasticjob_client.explain.lease_progress import age_seconds
+from elasticjob_client.explain.status import NO_STATUS
 from elasticjob_client.resource import ElasticJob
-from elasticjob_client.tell.fresh import age_seconds
-from elasticjob_client.tell.status import NO_STATUS
 
 
 class JobRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):

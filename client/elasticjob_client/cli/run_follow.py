@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from elasticjob_client.cli.ending import of_failure
+from elasticjob_client.cli.log_end import of_failure
 from elasticjob_client.cli.logs import show
-from elasticjob_client.cli.silence import Silence, unseen
+from elasticjob_client.cli.silent_log import Silence, unseen
 from elasticjob_client.errors import AlreadyThere, ClientError, Rejected, Unfinished
 
 if TYPE_CHECKING:
@@ -109,8 +109,8 @@ def _first_round(jobs: Jobs, name: str) -> str:
 
 
 def _ended(jobs: Jobs, name: str) -> int:
-    from elasticjob_client.tell.plain import excerpt
-    from elasticjob_client.tell.why import exit_status
+    from elasticjob_client.explain.terminal_text import excerpt
+    from elasticjob_client.explain.why import exit_status
 
     job = jobs.get(name)
     ended = next(

@@ -15,7 +15,8 @@ import re
 from dataclasses import dataclass
 
 OUTAGE_SECONDS = 3.0
-"""How long it must stay uncertain; meanwhile the operator itself tries what has failed (``write_probe``)."""
+"""How long it must stay uncertain; meanwhile the operator itself tries what has failed
+(``write_outage_probe``)."""
 
 _LEASES = re.compile(r"/namespaces/([^/]+)/leases(?:/|$)")
 _NEVER = float("-inf")
@@ -53,7 +54,7 @@ class _Scope:
         return self.uncertain_since is not None and now - self.noticed_at > OUTAGE_SECONDS
 
 
-class WriteHealth:
+class WriteOutages:
     """See the module. Times are monotonic; the caller passes them."""
 
     def __init__(self) -> None:

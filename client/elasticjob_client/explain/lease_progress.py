@@ -17,7 +17,7 @@ STALE_SECONDS = 5
 """What is older says its age."""
 
 
-def leader(job: ElasticJob) -> str:
+def leader_pod(job: ElasticJob) -> str:
     """The pod whose Lease may say more than the status; "" if no round trains that has reported a step."""
     seen = job.status
     if seen is None or not seen.progress or seen.terminal_state or seen.current_round.phase != "Active":

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from elasticjob_client.tell.fresh import leader, with_report
+from elasticjob_client.explain.lease_progress import leader_pod, with_report
 from tests.unit.client.clients import BOTH
 from tests.unit.client.conftest import body
 from tests.unit.client.made import NOW, after_a_loss, ago, conditions
@@ -109,7 +109,7 @@ def test_goodput_is_counted_as_the_operator_counts() -> None:
             "lostByCause": [{"cause": "Started", "milliseconds": 13000}],
         },
     )
-    assert leader(job) == "mnist-0-0"
+    assert leader_pod(job) == "mnist-0-0"
     found = with_report(job, json.dumps(REPORT), NOW)
     assert found.status
     assert found.status.progress

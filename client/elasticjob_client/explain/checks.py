@@ -8,9 +8,9 @@ from typing import Literal
 
 import msgspec
 
+from elasticjob_client.explain.status import UNSEEN_SECONDS
+from elasticjob_client.explain.times import age
 from elasticjob_client.resource import ElasticJob
-from elasticjob_client.tell.status import UNSEEN_SECONDS
-from elasticjob_client.tell.times import age
 
 LEASE_SECONDS = 60
 """An operator that leads renews its Lease more often than this."""
@@ -78,7 +78,7 @@ def leading(leases: Sequence[Lead], now: datetime) -> list[Lead]:
     ]
 
 
-def leader(leases: Sequence[Lead], namespace: str, now: datetime) -> Check:
+def leading_operator(leases: Sequence[Lead], namespace: str, now: datetime) -> Check:
     """Whether an operator leads."""
     subject = "operator"
     fresh = leading(leases, now)

@@ -28,7 +28,7 @@ FLUSH_SECONDS = 5.0
 """How long the agent waits for its last write before it ends."""
 
 
-class AgentParts:
+class LongLivedParts:
     """``observed`` and ``unpublished`` are called from the thread of ``source``. Nothing runs yet."""
 
     def __init__(

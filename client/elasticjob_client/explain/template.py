@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 from elasticjob.contract.launch_command import Judgement, environment, judge
 from elasticjob_client import digits
+from elasticjob_client.explain import lenient_template, unscheduled
+from elasticjob_client.explain.checks import Check
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import ElasticJob
-from elasticjob_client.tell import sensible, unscheduled
-from elasticjob_client.tell.checks import Check
 
 _LONGEST = 800
 """Letters of what is found, or of advice: templates and images may have any names."""
@@ -62,7 +62,7 @@ def checks(job: ElasticJob, pods: Sequence[Pod] | None, logs: Sequence[str] = ()
             f"`elasticjob status {job.name}` shows which have joined; what they need: docs/use/own-pods.md"
         )
         return [_check("template", "unknown", text, advice)]
-    container = training_container(sensible.template(template))
+    container = training_container(lenient_template.template(template))
     joined = job.status is not None and bool(job.status.participants or job.status.round_history)
     return [
         _command(job, container, joined),
@@ -251,10 +251,10 @@ def _waiting(job: ElasticJob, pods: Sequence[Pod]) -> list[Check]:
     waiting = [pod for pod in pods if pod.waiting and "Image" not in pod.waiting and pod.started is None]
     for reason in dict.fromkeys(pod.waiting for pod in waiting):
         mine = [pod for pod in waiting if pod.waiting == reason]
-        waits, advice = False, "`elasticjob events JOB --pods` tells more"
+        may_pass, advice = False, "`elasticjob events JOB --pods` tells more"
         if reason.startswith(unscheduled.REASON):
-            waits, advice, _ = unscheduled.advice(job, reason)
-        found.append(_check("pods", "unknown" if waits else "failed", f"{_names(mine)}: {reason}", advice))
+            may_pass, advice, _ = unscheduled.advice(job, reason)
+        found.append(_check("pods", "unknown" if may_pass else "failed", f"{_names(mine)}: {reason}", advice))
     return found
 
 

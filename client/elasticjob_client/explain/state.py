@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal
 
+from elasticjob_client.explain.checks import Check, unseen
+from elasticjob_client.explain.status import next_steps
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import ElasticJob
-from elasticjob_client.tell.checks import Check, unseen
-from elasticjob_client.tell.status import next_steps
 
 _STAYS = ("cannot be created: ", "and has not joined")
 """The operator's words for pods that will not train unless something is changed."""

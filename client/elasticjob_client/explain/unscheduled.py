@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from elasticjob_client.explain import lenient_template
 from elasticjob_client.resource import ElasticJob
-from elasticjob_client.tell import sensible
 
 REASON = "Unschedulable"
 _CLAIM = re.compile(r"persistent ?volume|\bpvc", re.IGNORECASE)
@@ -17,9 +17,9 @@ _NO_NODE = re.compile(r"node affinity|node selector|untolerated taint|unschedula
 
 
 class Advice(NamedTuple):
-    """``waits``: it may come to an end by itself. ``room``: the nodes are full."""
+    """``may_pass``: it may come to an end by itself. ``room``: the nodes are full."""
 
-    waits: bool
+    may_pass: bool
     text: str
     room: bool = False
 
@@ -48,6 +48,6 @@ def advice(job: ElasticJob, waiting: str) -> Advice:
 
 def claims(job: ElasticJob) -> list[str]:
     """Those that the template names."""
-    volumes = sensible.template(job.spec.template)["spec"]["volumes"]
+    volumes = lenient_template.template(job.spec.template)["spec"]["volumes"]
     named = (one.get("persistentVolumeClaim", {}).get("claimName") for one in volumes)
     return [name for name in named if name]

@@ -22,7 +22,7 @@ _EACH_TIME = 2
 _ROUND_ENDING = round_lease("")
 
 
-class WriteProbe:
+class WriteOutageProbe:
     """Begins a few dry runs whenever it is asked to and it is uncertain whether writes succeed."""
 
     def __init__(self, api: Api, leases: Store[SeenLease], clock: Callable[[], float]) -> None:
@@ -35,7 +35,7 @@ class WriteProbe:
 
     def begin(self) -> None:
         """Try Leases of the namespaces where it is uncertain; if it is for the API server, of any."""
-        server, uncertain = self._api.write_health.to_be_probed()
+        server, uncertain = self._api.write_outages.to_be_probed()
         if not server and not uncertain:
             self._probed.clear()
             return
@@ -67,4 +67,4 @@ class WriteProbe:
             return  # the client has taken note of the former
         except ApiError:
             pass  # refused, and so judged
-        self._api.write_health.got_through(path, self._clock(), stored=False)
+        self._api.write_outages.got_through(path, self._clock(), stored=False)

@@ -1,4 +1,4 @@
-"""Turns a script or a function of a program into what is applied."""
+"""Packs a script, or a function of a Python program, into a job and the ConfigMap with its code."""
 
 from __future__ import annotations
 

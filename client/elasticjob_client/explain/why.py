@@ -7,13 +7,13 @@ from datetime import datetime
 
 import msgspec
 
+from elasticjob_client.explain.repeated_advice import once
+from elasticjob_client.explain.status import next_steps
+from elasticjob_client.explain.steps import redone
+from elasticjob_client.explain.times import age, duration, milliseconds
+from elasticjob_client.explain.words import counted, node_words
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import Account, ElasticJob, ExcludedNode, Failure, Round
-from elasticjob_client.tell.once import once
-from elasticjob_client.tell.status import next_steps
-from elasticjob_client.tell.steps import redone
-from elasticjob_client.tell.times import age, duration, milliseconds
-from elasticjob_client.tell.words import counted, node_words
 
 _PLANNED = ("ScaledUp", "ScaledDown", "Suspended", "Resumed", "StartedAgain", "Started")
 

@@ -7,12 +7,12 @@ from datetime import datetime, timedelta
 
 import msgspec
 
+from elasticjob_client.explain import listing
+from elasticjob_client.explain.listing import JobRow
+from elasticjob_client.explain.status import JobStatus, status
+from elasticjob_client.explain.timeline import Slice, span, timeline
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import ElasticJob
-from elasticjob_client.tell import listing
-from elasticjob_client.tell.listing import JobRow
-from elasticjob_client.tell.status import JobStatus, status
-from elasticjob_client.tell.timeline import Slice, span, timeline
 
 LAST = timedelta(hours=1)
 """What the bar of a job in the list shows."""

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from elasticjob_client.explain.status import JobStatus, status
+from elasticjob_client.explain.steps import with_steps
+from elasticjob_client.explain.times import duration, milliseconds
+from elasticjob_client.explain.words import counted, node_words
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import ElasticJob, LostTime, Round
-from elasticjob_client.tell.status import JobStatus, status
-from elasticjob_client.tell.steps import with_steps
-from elasticjob_client.tell.times import duration, milliseconds
-from elasticjob_client.tell.words import counted, node_words
 
 _LOST = "Lost"
 """The state of a member that was lost."""

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from elasticjob_client import Jobs, NotFound, Rejected
-from elasticjob_client.functions import prepared, script_of
+from elasticjob_client.packing import prepared, script_of
 from tests.unit.client.conftest import body
 from tests.unit.client.server import JOBS, Server, refusal
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import msgspec
 
 from elasticjob_client.digits import whole
+from elasticjob_client.explain.steps import redone
+from elasticjob_client.explain.times import milliseconds
+from elasticjob_client.explain.words import counted
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import ElasticJob, Round
-from elasticjob_client.tell.steps import redone
-from elasticjob_client.tell.times import milliseconds
-from elasticjob_client.tell.words import counted
 
 _ACCOUNT = "preemption"
 """The account to which a deleted pod is charged."""
@@ -192,12 +192,12 @@ def goes_on(before: ElasticJob, now: ElasticJob) -> bool:
     return moved or now.status.current_round.number != before.status.current_round.number
 
 
-def takeover(before: ElasticJob, after: ElasticJob, holder: str, leader: str, seconds: float) -> Takeover:
+def takeover(before: ElasticJob, after: ElasticJob, holder: str, successor: str, seconds: float) -> Takeover:
     """What is said when another operator leads."""
     assert before.status
     assert after.status
     number, then = before.status.current_round.number, after.status.current_round.number
-    lines = [f"{pod_of(leader)} led after {seconds:.0f} s; {pod_of(holder)} was killed."]
+    lines = [f"{pod_of(successor)} led after {seconds:.0f} s; {pod_of(holder)} was killed."]
     if number == then:
         lines.append(f"Round {number} went on: nothing was restarted, and nothing is charged.")
         steps = [one.progress.step if one.progress else None for one in (before.status, after.status)]
@@ -214,7 +214,7 @@ def takeover(before: ElasticJob, after: ElasticJob, holder: str, leader: str, se
     return Takeover(
         name=after.name,
         killed=[pod_of(holder)],
-        leader=pod_of(leader),
+        leader=pod_of(successor),
         led_after_seconds=round(seconds, 1),
         round_went_on=number == then,
         sentences=lines,

@@ -6,31 +6,23 @@ from dataclasses import replace
 
 import pytest
 
-from elasticjob.checkpoint.decide import (
-    CheckpointError,
+from elasticjob.checkpoint.errors import CheckpointError, StaleRoundError
+from elasticjob.checkpoint.ownership import begin, contenders, own, rival, superseded_by
+from elasticjob.checkpoint.records import (
     Claim,
     File,
     Holder,
     Marker,
     Name,
-    StaleRoundError,
     Token,
-    begin,
-    contenders,
-    counting,
     holder_of,
     is_unfinished_claim,
-    never_counts,
-    own,
-    own_first,
     parse_claim,
     parse_marker,
     parse_name,
-    rival,
-    superseded_by,
-    surplus,
-    surplus_claims,
 )
+from elasticjob.checkpoint.retention import never_counts, surplus, surplus_claims
+from elasticjob.checkpoint.selection import counting, own_first
 
 
 def name(round_number: int, step: int, generation: int = 1) -> Name:

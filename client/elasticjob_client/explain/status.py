@@ -7,13 +7,13 @@ from datetime import datetime
 
 import msgspec
 
+from elasticjob_client.explain import unscheduled
+from elasticjob_client.explain.lease_progress import age_seconds
+from elasticjob_client.explain.steps import with_steps
+from elasticjob_client.explain.times import duration
+from elasticjob_client.explain.words import PLAIN_TORCHRUN
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import Account, CurrentRound, ElasticJob, Progress, Round
-from elasticjob_client.tell import unscheduled
-from elasticjob_client.tell.fresh import age_seconds
-from elasticjob_client.tell.steps import with_steps
-from elasticjob_client.tell.times import duration
-from elasticjob_client.tell.words import PLAIN_TORCHRUN
 
 NO_STATUS = "NoStatus"
 """The state of a job that no operator has looked at."""

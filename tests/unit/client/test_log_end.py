@@ -10,10 +10,10 @@ import pytest
 from click.testing import Result
 
 from elasticjob_client import Jobs
-from elasticjob_client.cli.follow import follow
-from elasticjob_client.tell.ending import without_torchruns
-from elasticjob_client.tell.once import once
-from elasticjob_client.tell.plain import excerpt
+from elasticjob_client.cli.run_follow import follow
+from elasticjob_client.explain.log_end import without_torchruns
+from elasticjob_client.explain.repeated_advice import once
+from elasticjob_client.explain.terminal_text import excerpt
 from tests.unit.client.conftest import body, container
 from tests.unit.client.made import ago, conditions
 from tests.unit.client.server import PODS, Server

@@ -1,1 +1,0 @@
-"""What is concluded from a job, its pods and its Events: pure functions from data to data and sentences."""
