@@ -102,3 +102,12 @@ def test_ranks_in_words() -> None:
 def test_an_id_takes_no_more_room_in_a_round_than_it_has_signs(sign: str) -> None:
     with pytest.raises(RecordError, match="escapes"):
         ParticipantRecord.parse(ParticipantRecord(sign * 8, "Joining", "h:1").dump())
+
+
+@given(st.sets(st.integers(0, 30)), st.sets(st.integers(0, 30)))
+def test_ranks_are_compared_as_numbers(some: set[int], others: set[int]) -> None:
+    one_by_one = parse_ranks(",".join(map(str, sorted(some))))
+    assert (parse_ranks(dump_ranks(others)) == one_by_one) == (some == others)
+    assert parse_ranks(dump_ranks(some)) == one_by_one == tuple(sorted(some))
+    assert len(one_by_one) == len(some)
+    assert hash(one_by_one) == hash(parse_ranks(dump_ranks(some)))

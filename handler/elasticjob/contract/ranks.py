@@ -32,12 +32,22 @@ class Ranks(Sequence[int]):
         self._text = text
 
     def __iter__(self) -> Iterator[int]:
-        for part in self._text.split(",") if self._text else ():
-            first, _, last = part.partition("-")
-            yield from range(int(first), int(last or first) + 1)
+        for one in self._ranges():
+            yield from one
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return sum(map(len, self._ranges()))
+
+    def _ranges(self) -> list[range]:
+        """What the text says, neighbours joined."""
+        found: list[range] = []
+        for part in self._text.split(",") if self._text else ():
+            first, _, last = part.partition("-")
+            low, beyond = int(first), int(last or first) + 1
+            if found and found[-1].stop == low:
+                low = found.pop().start
+            found.append(range(low, beyond))
+        return found
 
     def __bool__(self) -> bool:
         return bool(self._text)
@@ -50,7 +60,9 @@ class Ranks(Sequence[int]):
         return tuple(self)[index]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, (Ranks, tuple)) and tuple(self) == tuple(other)
+        if isinstance(other, Ranks):
+            return self._ranges() == other._ranges()  # thousands of ranks of a stranger's are compared
+        return isinstance(other, tuple) and tuple(self) == other
 
     def __hash__(self) -> int:
         return hash(tuple(self))
