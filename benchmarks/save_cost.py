@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import resource
-import socket
 import statistics
 import subprocess
 import sys
@@ -83,11 +82,8 @@ def table(runs: Mapping[str, Sequence[Mapping[str, Any]]], facts: Mapping[str, o
 
 
 def _run(way: str, options: argparse.Namespace) -> dict[str, Any]:
-    with socket.socket() as free, tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-        free.close()
-        given = [way, folder, str(port), str(options.ranks), str(options.mib), str(options.saves)]
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        given = [way, folder, str(options.ranks), str(options.mib), str(options.saves)]
         code = "import sys; from benchmarks.save_cost import rank; rank(*sys.argv[1:])"
         ranks = [
             subprocess.Popen([sys.executable, "-c", code, str(one), *given], stdout=subprocess.PIPE)
@@ -103,15 +99,15 @@ def _run(way: str, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def rank(number: str, way: str, folder: str, port: str, ranks: str, mib: str, saves: str) -> None:
+def rank(number: str, way: str, folder: str, ranks: str, mib: str, saves: str) -> None:
     """One rank: save, and print how long each save took and the memory in MiB."""
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=int(number), world_size=int(ranks)
+        "gloo", init_method=f"file://{folder}/ranks", rank=int(number), world_size=int(ranks)
     )
     elements = int(mib) * 2**20 // 4 // TENSORS
     state: dict[str, Any] = {f"tensor{n}": torch.full((elements,), float(n)) for n in range(TENSORS)}
-    save, wait = _ways(folder)[way]()
+    save, wait = _ways(f"{folder}/checkpoints")[way]()
     before = _highest_mib()
     stops = []
     for step in range(1, int(saves) + 1):
@@ -144,7 +140,7 @@ def _ways(folder: str) -> dict[str, Callable[[], tuple[Save, Wait]]]:
     def one_file() -> tuple[Save, Wait]:
         def save(_step: int, state: dict[str, Any]) -> None:
             if dist.get_rank() == 0:
-                torch.save(state, f"{folder}/checkpoint")
+                torch.save(state, folder)
             dist.barrier()
 
         return save, lambda: None

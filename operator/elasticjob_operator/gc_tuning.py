@@ -2,7 +2,7 @@
 
 A full collection looks at every object that there is. With 1,000 jobs it took up to 0.65 s, and a start had
 some eighty of them. Here what has outlived a young collection is looked at once more, and then frozen: no
-later collection looks at it. It is freed as ever when the last reference to it goes. Only a circle of
+later collection looks at it. It is freed as ever when the last reference to it goes. Only a cycle of
 frozen objects would stay, so everything is looked at every few hours, and sooner if there are twice as many
 objects. What there is at the start, modules above all, is frozen before anything is served.
 

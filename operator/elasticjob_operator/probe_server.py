@@ -115,7 +115,7 @@ class _Door(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
-        _break_circle(self._transport)
+        _break_cycle(self._transport)
 
 
 class _Server(web.Server):
@@ -158,7 +158,7 @@ class _Server(web.Server):
         self.doorkeeper.left(transport)
         if isinstance(transport, asyncio.Transport):
             self._ends.pop(transport).cancel()
-            _break_circle(transport)
+            _break_cycle(transport)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         answer = self._answers.get(request.path)
@@ -173,10 +173,9 @@ class _Server(web.Server):
         return response
 
 
-def _break_circle(transport: asyncio.Transport) -> None:
-    """Of a connection that is closed: asyncio's transport holds a method of itself, so that only a collection
-    frees it. Strangers make hundreds a second, and what is frozen is collected every few hours
-    (``gc_tuning``)."""
+def _break_cycle(transport: asyncio.Transport) -> None:
+    """Let the transport of a closed connection be freed at once. asyncio's holds a method of itself, and a
+    frozen reference cycle stays for hours (``gc_tuning``). Strangers make hundreds a second."""
     vars(transport).pop("_read_ready_cb", None)
 
 

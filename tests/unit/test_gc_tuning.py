@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from elasticjob_operator.gc_tuning import MIDDLE, WHOLE_SECONDS, YOUNG, GcTuning
+from elasticjob_operator.gc_tuning import FEW, MIDDLE, WHOLE_SECONDS, YOUNG, GcTuning
 
 MANY = 4 * YOUNG * MIDDLE
 
@@ -22,9 +22,16 @@ class Clock:
 
 
 class Node:
-    """May be part of a circle."""
+    """May be part of a reference cycle."""
 
     other: Node | None = None
+
+
+def cycle() -> tuple[Node, weakref.ref[Node]]:
+    """One of two that refer to each other, and whether it is there."""
+    one, other = Node(), Node()
+    one.other, other.other = other, one
+    return one, weakref.ref(one)
 
 
 @pytest.fixture
@@ -64,48 +71,35 @@ async def test_what_there_is_at_the_start_is_looked_at_no_more() -> None:
 
 
 @pytest.mark.usefixtures("tuning")
-async def test_new_circles_are_freed() -> None:
-    one = Node()
-    one.other = Node()
-    one.other.other = one
-    gone = weakref.ref(one)
+async def test_new_cycles_are_freed() -> None:
+    one, there = cycle()
     del one
     await containers()
-    assert gone() is None
+    assert there() is None
 
 
 @pytest.mark.usefixtures("tuning")
-async def test_frozen_circles_are_freed_once_in_a_while(clock: Clock) -> None:
-    one = Node()
-    one.other = Node()
-    one.other.other = one
-    gone = weakref.ref(one)
+async def test_frozen_cycles_are_freed_once_in_a_while(clock: Clock) -> None:
+    one, there = cycle()
     kept = await containers()
     del one
     kept += await containers()
-    assert gone() is not None
+    assert there() is not None
     clock.now = WHOLE_SECONDS + 1
     kept += await containers()
-    assert gone() is None
+    assert there() is None
 
 
-async def test_frozen_circles_are_freed_when_there_are_twice_as_many_objects(
-    tuning: GcTuning, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("elasticjob_operator.gc_tuning.FEW", 0)
-    tuning.start()
-    one = Node()
-    one.other = Node()
-    one.other.other = one
-    gone = weakref.ref(one)
+async def test_frozen_cycles_are_freed_when_there_are_twice_as_many_objects(tuning: GcTuning) -> None:
+    one, there = cycle()
     kept = await containers()
     del one
     tuning.give_back()
-    assert gone() is not None, "there are a few more"
-    kept += [[number] for number in range(gc.get_freeze_count() + MANY)]
+    assert there() is not None, "there are a few more"
+    kept += [[number] for number in range(gc.get_freeze_count() + FEW + MANY)]
     await containers()
     tuning.give_back()
-    assert gone() is None
+    assert there() is None
 
 
 async def test_in_the_end_all_is_as_python_has_it() -> None:

@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.segment import SegmentLines
 from rich.text import Text
 
+from elasticjob.contract.text import counted
 from elasticjob_client.cli import screen
 from elasticjob_client.cli.columns import Columns
 from elasticjob_client.cli.options import now
@@ -21,7 +22,6 @@ from elasticjob_client.errors import NoServer
 from elasticjob_client.explain.timeline import Slice, captions
 from elasticjob_client.explain.times import duration
 from elasticjob_client.explain.top import TopJob, TopRow
-from elasticjob_client.explain.words import counted
 
 _GLYPHS = {
     Slice.BEFORE: (" ", ""),

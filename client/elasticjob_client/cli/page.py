@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from datetime import timedelta
 from html import escape
 
+from elasticjob.contract.text import counted
 from elasticjob_client.explain.report import Bar, Report
 from elasticjob_client.explain.terminal_text import plain
 from elasticjob_client.explain.times import duration, milliseconds, ticks
-from elasticjob_client.explain.words import counted
 
 _WIDTH, _LEFT, _ROW = 1000, 90, 24
 PALE = 0.55

@@ -11,6 +11,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
+from elasticjob.contract.text import counted
 from elasticjob_client.cli.columns import UNBOUNDED, Columns
 from elasticjob_client.cli.printing import raw
 from elasticjob_client.explain.lease_progress import STALE_SECONDS
@@ -20,7 +21,6 @@ from elasticjob_client.explain.status import JobStatus, PodRow
 from elasticjob_client.explain.terminal_text import excerpt, plain
 from elasticjob_client.explain.times import age, duration, milliseconds
 from elasticjob_client.explain.why import Story
-from elasticjob_client.explain.words import counted
 from elasticjob_client.resource import Account, Round, WorkerStarts
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import msgspec
 
+from elasticjob.contract.text import counted
 from elasticjob_client.digits import whole
 from elasticjob_client.explain.steps import redone
 from elasticjob_client.explain.times import milliseconds
-from elasticjob_client.explain.words import counted
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import ElasticJob, Round
 

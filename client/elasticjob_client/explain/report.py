@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from elasticjob.contract.text import counted, node_words
 from elasticjob_client.explain.status import JobStatus, status
 from elasticjob_client.explain.steps import with_steps
 from elasticjob_client.explain.times import duration, milliseconds
-from elasticjob_client.explain.words import counted, node_words
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import ElasticJob, LostTime, Round
 

@@ -7,11 +7,11 @@ from datetime import datetime
 
 import msgspec
 
+from elasticjob.contract.text import counted, node_words
 from elasticjob_client.explain.repeated_advice import once
 from elasticjob_client.explain.status import next_steps
 from elasticjob_client.explain.steps import redone
 from elasticjob_client.explain.times import age, duration, milliseconds
-from elasticjob_client.explain.words import counted, node_words
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import Account, ElasticJob, ExcludedNode, Failure, Round
 

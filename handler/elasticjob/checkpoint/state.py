@@ -46,5 +46,6 @@ def check(state: Mapping[str, Any]) -> None:
 
 
 def entries(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries as DCP divides them."""
+    """The entries as DCP divides them. It would call ``state_dict`` itself, in the thread that writes, which
+    has another current device."""
     return {key: value.state_dict() if isinstance(value, Stateful) else value for key, value in state.items()}

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from elasticjob.contract.text import node_words
 from elasticjob_client.explain import listing
 from elasticjob_client.explain.status import NO_STATUS, next_steps, status
 from elasticjob_client.explain.times import duration, milliseconds
 from elasticjob_client.explain.why import ended_round, exit_code, pod_to_read, why
-from elasticjob_client.explain.words import node_words
 from elasticjob_client.resource import ElasticJob
 from tests.unit.client.made import LOST, NOW, after_a_loss, ago, conditions, job, pod
 
