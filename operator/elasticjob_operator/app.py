@@ -39,6 +39,7 @@ _CHUNK = 4
 own lists hold bytes."""
 _IDLE_SECONDS = 0.05
 """How long kopf holds an object that it has handed over, waiting for another version of it."""
+_READ_BY_KOPF = {"apiVersion", "kind", "metadata"}
 _log_ins = itertools.count()
 
 log = logging.getLogger("elasticjob.operator")
@@ -198,13 +199,17 @@ def configure(settings: kopf.OperatorSettings) -> None:
 
 @kopf.on.event(GROUP, VERSION, PLURAL)
 async def job_event(event: Any, **_: Any) -> None:
-    """Hand the object over; nothing is decided here."""
-    if running.controller is None:
-        return
-    if event["type"] == "DELETED":
-        running.controller.source.deleted(event["object"])
-    else:
-        running.controller.source.watched(event["object"])
+    """Hand the object over; nothing is decided here.
+
+    kopf holds it a while longer, and when its worker ends by a time limit, in a reference cycle, which the
+    garbage collector may find hours later (``gc_tuning``). It keeps the metadata, which is all that it reads.
+    """
+    raw = event["object"]
+    if running.controller is not None:
+        source = running.controller.source
+        (source.deleted if event["type"] == "DELETED" else source.watched)(raw)
+    for part in raw.keys() - _READ_BY_KOPF:
+        del raw[part]
 
 
 @kopf.on.cleanup()

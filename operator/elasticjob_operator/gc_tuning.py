@@ -4,7 +4,8 @@ A full collection looks at every object that there is. With 1,000 jobs it took u
 some eighty of them. Here what has outlived a young collection is looked at once more, and then frozen: no
 later collection looks at it. It is freed as ever when the last reference to it goes. Only a cycle of
 frozen objects would stay, so everything is looked at every few hours, and sooner if there are twice as many
-objects. What there is at the start, modules above all, is frozen before anything is served.
+objects, or the process has grown by half: a few cycles may hold much memory. What there is at the start,
+modules above all, is frozen before anything is served.
 
 What was freed goes back to the machine once a minute: a collection empties Python's own lists of free
 objects, and glibc, which keeps what lies below something that is still used, is asked for the rest
@@ -16,8 +17,10 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+import os
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 YOUNG, MIDDLE = 2_000, 5
@@ -28,21 +31,35 @@ WHOLE_SECONDS = 6 * 3600.0
 """Time between two collections of everything."""
 FEW = 100_000
 """A growth of the frozen objects below this number starts no collection of everything."""
+LITTLE = 64 * 2**20
+"""A growth of the process below this number of bytes starts none, either."""
 GIVE_BACK_SECONDS = 60.0
 """Time between two returns of free memory to the machine."""
 
 
+def resident_bytes() -> int:
+    """How much memory the process has; 0 where that cannot be read."""
+    try:
+        return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
+
+
 class GcTuning:
-    """``monotonic`` gives seconds."""
+    """``monotonic`` gives seconds, ``resident`` bytes."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, monotonic: Callable[[], float] = time.monotonic
+        self,
+        loop: asyncio.AbstractEventLoop,
+        monotonic: Callable[[], float] = time.monotonic,
+        resident: Callable[[], int] = resident_bytes,
     ) -> None:
         self._loop = loop
         self._monotonic = monotonic
+        self._resident = resident
         self._whole = monotonic()
-        self._most = 0
-        """With more frozen objects than this, everything is looked at."""
+        self._most = self._most_bytes = 0
+        """With more frozen objects, or bytes, than this, everything is looked at."""
         self._due = False
         self._before = gc.get_threshold()
         self._trim = _malloc_trim()
@@ -52,7 +69,7 @@ class GcTuning:
         """Begin, for the whole process."""
         gc.set_threshold(YOUNG, MIDDLE, _NEVER)
         gc.freeze()  # imports leave nothing to collect
-        self._most = _twice_as_many()
+        self._look_at_all_beyond()
         gc.callbacks.append(self._collected)
         self._returning = self._loop.call_later(GIVE_BACK_SECONDS, self.give_back)
 
@@ -80,19 +97,20 @@ class GcTuning:
         gc.collect()
         gc.freeze()
         if whole:
-            self._most = _twice_as_many()
+            self._look_at_all_beyond()
+
+    def _look_at_all_beyond(self) -> None:
+        self._most = 2 * gc.get_freeze_count() + FEW
+        self._most_bytes = self._resident() * 3 // 2 + LITTLE
 
     def give_back(self) -> None:
         """Return what is free to the machine, now and then once a minute."""
         if self._returning is not None:
             self._returning.cancel()
-        self._settle(whole=gc.get_freeze_count() > self._most)  # counting takes milliseconds
+        # Counting takes milliseconds.
+        self._settle(whole=gc.get_freeze_count() > self._most or self._resident() > self._most_bytes)
         self._trim(0)
         self._returning = self._loop.call_later(GIVE_BACK_SECONDS, self.give_back)
-
-
-def _twice_as_many() -> int:
-    return 2 * gc.get_freeze_count() + FEW
 
 
 def _malloc_trim() -> Callable[[int], object]:

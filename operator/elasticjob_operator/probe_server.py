@@ -37,8 +37,10 @@ Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 _LOG = logging.getLogger(__name__)
-_LOG.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError)))
-"""aiohttp logs a traceback for each malformed request, and every pod may send them."""
+_BY_CLIENTS = HttpProcessingError, ConnectionResetError
+_LOG.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], _BY_CLIENTS)))
+"""aiohttp logs a traceback for each malformed request, and for each client that has gone before it was
+answered. Every pod may do that."""
 
 
 def from_inside(remote: str) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from elasticjob_operator.gc_tuning import FEW, MIDDLE, WHOLE_SECONDS, YOUNG, GcTuning
+from elasticjob_operator.gc_tuning import FEW, LITTLE, MIDDLE, WHOLE_SECONDS, YOUNG, GcTuning, resident_bytes
 
 MANY = 4 * YOUNG * MIDDLE
 
@@ -100,6 +100,32 @@ async def test_frozen_cycles_are_freed_when_there_are_twice_as_many_objects(tuni
     await containers()
     tuning.give_back()
     assert there() is None
+
+
+async def test_frozen_cycles_are_freed_when_the_process_has_grown() -> None:
+    megabytes = 100
+    tuning = GcTuning(asyncio.get_running_loop(), resident=lambda: megabytes * 2**20)
+    tuning.start()
+    try:
+        one, there = cycle()
+        kept = await containers()
+        del one
+        megabytes = 150
+        tuning.give_back()
+        assert there() is not None, "it has grown by half, but by little"
+        megabytes = 1 + 150 + LITTLE // 2**20
+        tuning.give_back()
+        assert there() is None
+        assert kept
+    finally:
+        tuning.stop()
+
+
+def test_how_much_memory_the_process_has() -> None:
+    before = resident_bytes()
+    more = b"x" * (32 * 2**20)
+    assert 16 * 2**20 < resident_bytes() - before < 64 * 2**20
+    assert more
 
 
 async def test_in_the_end_all_is_as_python_has_it() -> None:

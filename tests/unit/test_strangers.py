@@ -193,6 +193,33 @@ async def test_what_is_no_request_fills_no_log(caplog: pytest.LogCaptureFixture)
         assert "a mistake of ours" in caplog.text
 
 
+async def test_who_leaves_before_the_answer_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    asked, gone, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def late(request: web.BaseRequest) -> web.StreamResponse:
+        asked.set()
+        await gone.wait()
+        try:
+            response = web.Response(text="too late")
+            while True:  # until the transport knows
+                await asyncio.sleep(0.01)
+                await response.prepare(request)
+                await response.write_eof()
+                response = web.Response(text="too late")
+        finally:
+            ended.set()
+
+    async with probes(late=late) as where, asyncio.timeout(DEADLINE):
+        _, writer = await come(where, "127.0.0.1")
+        writer.write(LIVEZ.replace(b"livez", b"late"))
+        await asked.wait()
+        writer.close()
+        gone.set()
+        await ended.wait()
+        await asyncio.sleep(0)
+    assert not caplog.records
+
+
 async def test_who_does_not_take_the_answer_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe_server, "SECONDS", 0.5)
     sent = asyncio.Event()
