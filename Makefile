@@ -59,7 +59,7 @@ lint: $(READY) ## ruff, mypy --strict, import-linter, actionlint
 	@$(BIN)/mypy crds/generate.py crds/reference.py client/unasync.py
 	@$(BIN)/mypy --python-version 3.10 -p elasticjob -p elasticjob_client # what goes into training images, and where people work, whatever Python is there
 	@cd devcluster && ../$(BIN)/mypy
-	@cd examples/digits && ../../$(BIN)/mypy --config-file ../../pyproject.toml train.py sampler.py checkpoint.py
+	@cd examples/digits && ../../$(BIN)/mypy --config-file ../../pyproject.toml train.py checkpoint.py
 	@$(BIN)/python -m tests.workflows
 	@$(BIN)/lint-imports --no-cache >$(VENV)/lint-imports.log || (cat $(VENV)/lint-imports.log; exit 1)
 

@@ -1,10 +1,9 @@
 """Train a classifier of handwritten digits with DistributedDataParallel, and resume wherever it was.
 
-An ordinary torchrun script; all it has to do with ElasticJob is that it asks after each step whether to
-stop for a planned change, which says its steps, too. It does what any script must do that is to survive a
-change of its world size:
+An ordinary torchrun script. It asks after each step whether to stop for a planned change, which says its
+steps, too, and does what any script must do that is to survive a change of its world size:
 
-- the *global* batch is the same at every world size, so that the loss curve is too (sampler.py);
+- the *global* batch is the same at every world size, so that the loss curve is too (GlobalBatches);
 - the position and the optimizer are in the checkpoint, and all ranks resume from the one that rank 0
   chose (checkpoint.py).
 
@@ -14,36 +13,25 @@ The data are the 1,797 real 8x8 images that scikit-learn ships: nothing is downl
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib.util
 import json
 import os
 import time
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from checkpoint import Checkpoint, Token, checkpoints, claim, save
-from sampler import GlobalBatches, fingerprint, share
 from torch import Tensor, nn
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 
-try:
-    from elasticjob import should_stop, stop_here
-except ImportError:  # under plain torchrun, where the package need not be
-
-    def should_stop(step: int) -> bool:
-        """Nothing is planned."""
-        del step
-        return False
-
-    def stop_here() -> NoReturn:
-        """Never called."""
-        raise SystemExit
-
+from elasticjob import should_stop, stop_here
+from elasticjob.data import GlobalBatches
 
 ROUND = int(os.environ.get("ELASTICJOB_ROUND", "0"))
 """The round this process belongs to; 0 outside an ElasticJob."""
@@ -67,14 +55,14 @@ def train(options: argparse.Namespace, device: torch.device) -> None:
     started = time.monotonic()
     rank, world_size = dist.get_rank(), dist.get_world_size()
     train_set, test_set = load_digits(device)
-    batches = GlobalBatches(len(train_set[0]), options.batch_size, options.seed)
+    batches = GlobalBatches(len(train_set[0]), batch_size=options.batch_size, seed=options.seed)
     last_step = options.epochs * batches.steps_per_epoch
 
     torch.manual_seed(options.seed)
     network = build_network(options.width, options.depth).to(device)
     optimizer = torch.optim.SGD(network.parameters(), lr=options.learning_rate, momentum=0.9)
     token, resumed = agree_on_checkpoint(options.checkpoint_dir)
-    first_step = step = restore(resumed, options, network, optimizer) if resumed else 0
+    first_step = step = restore(resumed, options, network, optimizer, batches) if resumed else 0
     model = DistributedDataParallel(network)
     step_log = StepLog(options.step_log if rank == 0 else None)
     say(
@@ -82,26 +70,25 @@ def train(options: argparse.Namespace, device: torch.device) -> None:
         + (f"resumed from {resumed.path.name}" if resumed else "from scratch")
     )
 
-    while step < last_step:
-        batch = batches.batch(step)
-        ids = share(batch, rank, world_size)
-        loss = F.cross_entropy(model(train_set[0][ids]), train_set[1][ids], reduction="sum")
+    for step, batch in zip(range(first_step + 1, last_step + 1), batches.ids(), strict=False):
+        ((ids, weight),) = batch  # one micro batch: this rank's share
+        loss = F.cross_entropy(model(train_set[0][ids]), train_set[1][ids])
         optimizer.zero_grad()
-        # DDP divides the sum of the gradients by the world size. Shares may differ by one sample, so
-        # the mean over the global batch needs this weight and not a mean over each share.
-        torch.autograd.backward(loss * (world_size / len(batch)))
+        torch.autograd.backward(loss * weight)
         optimizer.step()
 
-        total_loss, trained, id_sum = sum_over_ranks(loss.item(), len(ids), int(ids.sum()), device=device)
-        if (trained, id_sum) != (len(batch), batch.sum()):
-            raise RuntimeError(f"step {step + 1}: the ranks' shares do not add up to the global batch")
-        mean_loss, epoch = total_loss / len(batch), batches.epoch_of(step)
-        step += 1
+        mine = ids if weight else []  # without a sample of its own, a rank takes part with another's
+        total_loss, trained, id_sum = sum_over_ranks(
+            loss.item() * weight, len(mine), sum(mine), device=device
+        )
+        if (trained, id_sum) != (batch.size, sum(batch.ids)):
+            raise RuntimeError(f"step {step}: the ranks' shares do not add up to the global batch")
+        mean_loss, epoch = total_loss / world_size, batch.epoch
         stopping = should_stop(step)  # at the same step on all ranks
         step_log.write(
             step=step,
             epoch=epoch,
-            ids=fingerprint(batch),
+            ids=fingerprint(batch.ids),
             loss=mean_loss,
             world_size=world_size,
             round=ROUND,
@@ -112,6 +99,7 @@ def train(options: argparse.Namespace, device: torch.device) -> None:
         if rank == 0 and (step % options.checkpoint_every == 0 or step == last_step or stopping):
             state = {
                 "shape": shape_of(options),
+                "data": batches.state_dict(),
                 "network": network.state_dict(),
                 "optimizer": optimizer.state_dict(),
             }
@@ -191,7 +179,11 @@ def agree_on_checkpoint(directory: Path) -> tuple[Token, Checkpoint | None]:
 
 
 def restore(
-    checkpoint: Checkpoint, options: argparse.Namespace, network: nn.Module, optimizer: torch.optim.Optimizer
+    checkpoint: Checkpoint,
+    options: argparse.Namespace,
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batches: GlobalBatches,
 ) -> int:
     """Load ``checkpoint`` and return the number of steps that it stands for."""
     state = checkpoint.load()
@@ -202,12 +194,18 @@ def restore(
         )
     network.load_state_dict(state["network"])
     optimizer.load_state_dict(state["optimizer"])
+    batches.load_state_dict(state["data"])
     return int(state["step"])
 
 
 def shape_of(options: argparse.Namespace) -> dict[str, int]:
     """The options that must be the same when a run is resumed."""
     return {name: getattr(options, name) for name in ("batch_size", "seed", "width", "depth")}
+
+
+def fingerprint(ids: list[int]) -> str:
+    """12 hex digits that stand for these samples in this order."""
+    return hashlib.sha256(np.array(ids, "<i8").tobytes()).hexdigest()[:12]
 
 
 def sum_over_ranks(*values: float, device: torch.device) -> list[float]:

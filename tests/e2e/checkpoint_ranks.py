@@ -103,12 +103,7 @@ def train(rank: int, world_size: int, plan: Plan, outcome: dict[str, Any]) -> No
     model: nn.Module = nn.Sequential(
         nn.Linear(12, 36), nn.Tanh(), nn.Linear(36, 12), nn.Tanh(), nn.Linear(12, 1)
     )
-    if plan.wrapper == "fsdp":
-        for layer in model.children():
-            fully_shard(layer)
-        fully_shard(model)
-    else:
-        model = nn.parallel.DistributedDataParallel(model)
+    model = wrapped(model, plan.wrapper)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     losses = Losses()
     state: dict[str, Any] = {"train": TrainState(model, optimizer), "losses": losses}
@@ -130,6 +125,15 @@ def train(rank: int, world_size: int, plan: Plan, outcome: dict[str, Any]) -> No
             if step % plan.every == 0:
                 checkpoints.save(step, state)
     outcome["losses"] = losses.by_step
+
+
+def wrapped(model: nn.Module, wrapper: str) -> nn.Module:
+    if wrapper == "fsdp":
+        for layer in model.children():
+            fully_shard(layer)
+        fully_shard(model)
+        return model
+    return nn.parallel.DistributedDataParallel(model)
 
 
 def trouble(rank: int, plan: Plan) -> None:

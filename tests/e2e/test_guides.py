@@ -79,3 +79,24 @@ def test_the_script_of_the_fsdp_page_trains_on_4_then_3_then_4_ranks(tmp_path: P
     assert "4 ranks begin after step 20\n" in printed[2]
     (resumed,) = re.findall(r"step 30 of 30, 4 ranks, loss ([\d.]+)", printed[2])
     assert float(resumed) == pytest.approx(float(undisturbed), abs=2e-4)
+
+
+def test_the_script_of_the_data_page_trains_each_sample_once_on_2_then_3_ranks(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    loss = "                loss = torch.nn.functional"
+    log = f"open({str(tmp_path / 'samples-')!r} + os.environ['RANK'], 'a')"
+    path.write_text(
+        program(
+            "data.md",
+            ("STEPS = 1000", 'STEPS = int(os.environ["UNTIL"])'),
+            ("num_workers=2", ""),
+            (
+                loss,
+                f"                print(*map(int, x), file={log})\n{loss}",
+            ),
+        )
+    )
+    for number, ranks, until in (("1", 2, "7"), ("2", 3, "20")):
+        launch(path, ranks, UNTIL=until, ELASTICJOB_ROUND=number, CHECKPOINTS=str(tmp_path / "checkpoints"))
+    trained = [sample for file in tmp_path.glob("samples-*") for sample in file.read_text().split()]
+    assert sorted(map(int, trained)) == list(range(240))

@@ -1,4 +1,4 @@
-"""The script of the page on data: each sample of an epoch once, also if the world size changes."""
+"""The script of the page on data, and the loader of torchdata beside it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ pytestmark = pytest.mark.timeout(1800)
 
 
 def test_each_sample_is_trained_once(guides: GuidesEnvironment, tmp_path: Path) -> None:
+    """Two ranks resume, then three, in the middle of an epoch; the loader's workers load ahead."""
     loss = "loss = torch.nn.functional"
     script = pages.write(
         tmp_path / "job",
@@ -29,14 +30,78 @@ def test_each_sample_is_trained_once(guides: GuidesEnvironment, tmp_path: Path) 
     for number, (ranks, until) in enumerate(((2, 7), (2, 13), (3, 25)), start=1):
         with started(guides, script, number, ranks, {"UNTIL": str(until)}) as run:
             outputs.append(run.ends_well())
-    # The second run has the loaders of the first; the third has more ranks.
-    assert ["of the epoch" in output for output in outputs] == [False, False, True]
-    assert "3 ranks begin at step 13 of the epoch" in outputs[2]
+    assert "step 13, saved by 2 ranks, loaded by 3" in outputs[2]
     trained: dict[int, list[int]] = {}
     for output in outputs:
         for step, samples in re.findall(r"trains (\d+) \[([\d, ]+)\]", output):
             trained.setdefault(int(step), []).extend(int(sample) for sample in samples.split(","))
-    assert sorted(trained) == list(range(25))
-    for step, samples in trained.items():
-        first = step % 20 * 12
-        assert sorted(samples) == list(range(first, first + 12))
+    assert sorted(trained) == list(range(1, 26))
+    assert {len(samples) for samples in trained.values()} == {12}
+    assert sorted(sample for step in range(1, 21) for sample in trained[step]) == list(range(240))
+
+
+STREAM = """
+import os
+
+import torch
+import torch.distributed as dist
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from elasticjob.checkpoint import Checkpoints
+from elasticjob.data import per_rank
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __init__(self, rank):
+        self.rank, self.read = rank, 0
+
+    def __iter__(self):
+        while self.read < 100:
+            self.read += 1
+            yield self.rank * 10000 + torch.utils.data.get_worker_info().id * 1000 + self.read
+
+    def state_dict(self):
+        return {"read": self.read}
+
+    def load_state_dict(self, state):
+        self.read = state["read"]
+
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+loader = per_rank(StatefulDataLoader(Stream(rank), batch_size=2, num_workers=2))
+state = {"data": loader}
+with Checkpoints(os.environ["CHECKPOINTS"]) as checkpoints:
+    done = checkpoints.resume(state)
+    for step, batch in zip(range(done + 1, int(os.environ["UNTIL"]) + 1), loader):
+        print(f"rank {rank} step {step} has {batch.tolist()}", flush=True)
+        if step % 5 == 0:
+            checkpoints.save(step, state)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def test_a_loader_of_torchdata_goes_on_where_each_rank_was(guides: GuidesEnvironment, tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    script = folder / "train.py"
+    script.write_text(STREAM)
+    printed = ""
+    for number, until in ((1, 7), (2, 12)):  # the last two of the first are lost
+        with started(guides, script, number, 2, {"UNTIL": str(until)}) as run:
+            printed += run.ends_well()
+    has = {
+        (int(rank), int(step)): batch
+        for rank, step, batch in re.findall(r"rank (\d) step (\d+) has \[([\d, ]+)\]", printed)
+    }
+    expected = {
+        (rank, step): f"{first + 1}, {first + 2}"
+        for rank in range(2)
+        for step in range(1, 13)
+        for first in [rank * 10000 + (step - 1) % 2 * 1000 + (step - 1) // 2 * 2]
+    }
+    assert has == expected
+    with started(guides, script, 3, 3, {"UNTIL": "15"}) as run:
+        assert run.process.wait(600) != 0
+        assert "2 ranks have saved the states of their loaders, and there are 3 ranks now" in run.output

@@ -109,7 +109,7 @@ def test_fsdp_on_4_then_3_then_4_pods(job: JobRun, guides: GuidesEnvironment, tm
     job.deadline = DEADLINE
     short = ("STEPS = 1000", "STEPS = 60")
     trained = job.folder / "trained"
-    loop = "            x, y = ("
+    loop = "            total = torch.zeros("
     script = pages.write(
         job.folder,
         "fsdp.md",
@@ -222,7 +222,7 @@ def test_data(job: JobRun, guides: GuidesEnvironment) -> None:
     """Two ranks become three in the middle of an epoch, and each sample is trained once."""
     job.deadline = DEADLINE
     loss = "                loss = torch.nn.functional"
-    path = str(job.folder / "samples-")
+    log = f"open({str(job.folder / 'samples-')!r} + os.environ['RANK'], 'a')"
     script = pages.write(
         job.folder,
         "data.md",
@@ -231,20 +231,20 @@ def test_data(job: JobRun, guides: GuidesEnvironment) -> None:
         (
             loss,
             f"                {held_at(job, 12)}\n"
-            f"                print(step, *map(int, x), file=open({path!r} + str(rank), 'a'))\n{loss}",
+            f"                print(step, *map(int, x), file={log})\n{loss}",
         ),
     )
     job.apply([guides.launcher, str(script)], replicas=2, drainSeconds=240)
     stopped = change_size(job, 1, 3, held=12)
     job.complete()
-    assert said(job, r"3 ranks begin at step (\d+) of the epoch") == [stopped]
+    assert said(job, r"step (\d+), saved by 2 ranks, loaded by 3") == [stopped]
     trained: dict[int, list[int]] = {}
     for file in job.folder.glob("samples-*"):
         for step, *samples in (map(int, line.split()) for line in file.read_text().splitlines()):
             trained.setdefault(step, []).extend(samples)
-    assert {step: sorted(samples) for step, samples in trained.items()} == {
-        step: list(range(step % 20 * 12, step % 20 * 12 + 12)) for step in range(25)
-    }
+    assert sorted(trained) == list(range(1, 26))
+    assert {len(samples) for samples in trained.values()} == {12}
+    assert sorted(sample for step in range(1, 21) for sample in trained[step]) == list(range(240))
 
 
 @pytest.mark.timeout(3600)
