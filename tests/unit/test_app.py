@@ -67,7 +67,7 @@ def test_kopf_keeps_only_the_metadata_of_what_it_has_handed_over(
     12 MB each."""
     taken: list[str] = []
     source = SimpleNamespace(
-        watched=lambda raw: taken.append(f"ADDED {sorted(raw)}"),
+        watched=lambda raw, listed: taken.append(f"ADDED {sorted(raw)}"),
         deleted=lambda raw: taken.append(f"DELETED {sorted(raw)}"),
     )
     monkeypatch.setattr(app.running, "controller", SimpleNamespace(source=source))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
 from aiohttp import web
 
 from elasticjob_operator.observe.client import MOST_OF_A_PAGE
-from elasticjob_operator.observe.errors import PageTooLarge
+from elasticjob_operator.observe.errors import PageTooLarge, TookTooLong
 from elasticjob_operator.observe.lists import read_list
 from tests.unit.test_observe_client import served
 
@@ -53,3 +54,35 @@ async def test_an_object_alone_is_read_whatever_its_size() -> None:
     async with served(answer, timeout=30.0) as (client, _):
         present, _ = await read_list(client, "/large", lambda _: None)
     assert present == {("", "x")}
+
+
+async def test_a_page_that_does_not_come_in_time_is_asked_for_in_pieces() -> None:
+    """As one of 250 Leases of 65 KB each: every list ended at such a page, and began again, for minutes."""
+    count = 60
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        start, limit = int(request.query.get("continue", "0")), int(request.query["limit"])
+        names = [f"x-{number}" for number in range(start, min(start + limit, count))]
+        await asyncio.sleep(0.02 * len(names))
+        head = {"resourceVersion": "7", "continue": str(start + limit) if start + limit < count else ""}
+        return web.json_response(
+            {"metadata": head, "items": [{"metadata": {"name": name}} for name in names]}
+        )
+
+    async with served(answer, timeout=0.6) as (client, _):
+        present, version = await read_list(client, "/slow", lambda _: None)
+    assert (len(present), version) == (count, 7)
+
+
+async def test_an_api_server_that_answers_nothing_is_asked_a_few_times() -> None:
+    asked: list[str] = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        asked.append(request.query["limit"])
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    async with served(answer, timeout=0.1) as (client, _):
+        with pytest.raises(TookTooLong):
+            await read_list(client, "/slow", lambda _: None)
+    assert asked == ["250", "50", "10", "2", "1"]

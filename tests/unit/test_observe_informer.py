@@ -191,6 +191,49 @@ async def test_a_renewal_moves_the_clock_and_is_no_news(scene: Scene) -> None:
     assert after.participant is before.participant, "the same text is not parsed again"
 
 
+async def test_how_late_a_busy_watch_is_can_be_asked(scene: Scene) -> None:
+    """It brings events, of which the newest is seconds old."""
+    await scene.watched(1)
+    lists = scene.server.lists
+    await scene.informer.expect_newest()
+    assert scene.server.lists == lists, "without events it would seem late although there is no news"
+    scene.server.push(*(("MODIFIED", scene.server.set("a", renew=str(n))) for n in range(200)))
+    await scene.until(lambda: scene.store.touched("ns", "a") == 1000.0)
+    waiting = [("MODIFIED", scene.server.set("a", renew=f"later {n}")) for n in range(3)]
+    await scene.informer.expect_newest()
+    scene.now += 4.0
+    scene.server.push(*waiting[:2])
+    await scene.until(lambda: scene.store.touched("ns", "a") == 1004.0)
+    scene.now += 2.0
+    assert scene.informer.late() == 6.0, "an event that is older does not count"
+    scene.server.push(waiting[2])
+    await scene.until(lambda: scene.informer.late() == 0.0)
+    scene.now += 20.0
+    lists = scene.server.lists
+    await scene.informer.expect_newest()
+    assert scene.server.lists == lists
+
+
+async def test_a_list_that_takes_long_is_a_sign_of_life() -> None:
+    scene = Scene()
+    for number in range(4):
+        scene.server.set(f"p{number}")
+    began = asyncio.Event()
+    get = scene.server.get
+
+    async def slowly(path: str, params: Mapping[str, str] | None = None) -> Json:
+        if params and params.get("continue"):
+            began.set()
+            await asyncio.Event().wait()
+        return await get(path, params)
+
+    scene.server.get = slowly  # type: ignore[method-assign]
+    async with running(scene):
+        await began.wait()
+        assert not scene.informer.synced.is_set()
+        assert scene.informer.last_event_at == 1000.0
+
+
 async def test_a_bookmark_moves_the_version_and_nothing_else(scene: Scene) -> None:
     await scene.watched(1)
     scene.now = 1060.0

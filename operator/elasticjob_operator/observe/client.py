@@ -41,6 +41,7 @@ from elasticjob_operator.observe.answers import Json, body_of, event_of, object_
 from elasticjob_operator.observe.credentials import Credentials
 from elasticjob_operator.observe.errors import (
     NotLeading,
+    TookTooLong,
     Unavailable,
     error_of,
 )
@@ -340,7 +341,9 @@ class Client:
 
     def _no_answer(self, name: str, path: str, began: float, error: Exception) -> Unavailable:
         self.write_outages.no_answer(path, began, time.monotonic())
-        return Unavailable(name, 0, type(error).__name__, str(error) or "time limit")
+        slow = isinstance(error, asyncio.TimeoutError) and not isinstance(error, aiohttp.ClientError)
+        kind = TookTooLong if slow else Unavailable
+        return kind(name, 0, type(error).__name__, str(error) or "time limit")
 
     def _leave(self, session: aiohttp.ClientSession, began: float) -> None:
         """Use the connections of this session no more if none has brought an answer since."""

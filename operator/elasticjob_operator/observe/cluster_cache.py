@@ -7,6 +7,7 @@ known to be good, the API server accepts writes (``write_outages``), and this pr
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from functools import partial
 from elasticjob.contract.names import JOB_LABEL, members_lease, round_lease
 from elasticjob_operator.observe.answers import Json
 from elasticjob_operator.observe.client import Api
+from elasticjob_operator.observe.errors import ApiError
 from elasticjob_operator.observe.fields import version_of
 from elasticjob_operator.observe.informer import Informer, Read, read_one
 from elasticjob_operator.observe.lists import PAGE, read_list
@@ -30,6 +32,8 @@ Dirty = Callable[[str, str], None]
 
 _STANDSTILL_SECONDS = 3.0
 _PULSE_SECONDS = 0.5
+_NEWEST_SECONDS = 5.0
+"""How often it is asked how late the watches of Leases are."""
 _AGE_SECONDS = 60.0
 """Longer than any request: an answer that is later than the watch comes within one."""
 _BUSY_SECONDS = 1.0
@@ -116,6 +120,7 @@ class ClusterCache:
         failed fails everywhere; run it as a task."""
         probe = WriteOutageProbe(self._api, self.leases, self._clock)
         aged = self._clock()
+        asking = asyncio.create_task(self._ask_how_late())
         try:
             while True:
                 await asyncio.sleep(_PULSE_SECONDS)
@@ -132,7 +137,18 @@ class ClusterCache:
                     self.nodes.age()
                     self.accounts.age()
         finally:
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
             await probe.aclose()
+
+    async def _ask_how_late(self) -> None:
+        """Our own writes show how late a watch is, and there may be none for minutes. Where the API server is
+        slow, or reads of this process are, the Leases of a thousand leaders seemed silent at once."""
+        while True:
+            await asyncio.sleep(_NEWEST_SECONDS)
+            for watched in self._watched.values():
+                with contextlib.suppress(ApiError):
+                    await watched.leases.expect_newest()
 
     def behind(self) -> bool:
         """Whether a watch is late: the API server, or this process, has more to do than it can."""

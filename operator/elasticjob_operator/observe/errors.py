@@ -81,6 +81,10 @@ class Unavailable(ApiError):
         self.retry_after = retry_after
 
 
+class TookTooLong(Unavailable):
+    """The API server took the request, and has not answered within the time limit."""
+
+
 class NotLeading(ApiError):
     """This process does not lead, or its leadership's deadline has passed: nothing was sent. Or the API
     server says so (the chart's policy); its view is some milliseconds old, so an operator that has just

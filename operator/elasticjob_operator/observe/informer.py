@@ -36,6 +36,8 @@ from elasticjob_operator.pauses import exponential
 
 _WATCH_SECONDS = (240, 300)
 _NO_GAP_SECONDS = 1.0
+_MANY, _MANY_SECONDS = 100, 10.0
+"""So many events within this time: a watch that is not late brings another one at once."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 _FORBIDDEN_SECONDS = 300.0
 
@@ -81,6 +83,8 @@ class Informer(Generic[T]):
         self.gaps = 0
         """How often something may have been missed."""
         self.forbidden = False
+        self._taken: deque[float] = deque(maxlen=_MANY)
+        """When the last events came."""
         self._expected: deque[tuple[int, float]] = deque()
         """Versions that answers to our own requests have shown, and when; not yet brought by the watch."""
         self._opened_at = float("-inf")
@@ -140,6 +144,18 @@ class Informer(Generic[T]):
         """The answer to a request of ours has shown this version: the watch is to bring it, too."""
         if version > self._version:
             self._expected.append((version, self._clock()))
+
+    async def expect_newest(self) -> None:
+        """Expect what there is now. Only where many events come: without any, the watch would seem late
+        although there is no news. Raises ApiError."""
+        self.late()
+        if (
+            not self._expected
+            and len(self._taken) == _MANY
+            and self._clock() - self._taken[0] < _MANY_SECONDS
+        ):
+            page = await self._api.get(self._path, {**self._query, "limit": "1"})
+            self.expects(version_of(page["metadata"]))
 
     def late(self) -> float:
         """How many seconds the watch is behind what is known to have happened."""
@@ -202,7 +218,11 @@ class Informer(Generic[T]):
         await asyncio.sleep(_FORBIDDEN_SECONDS * random.uniform(0.8, 1.2))
 
     async def _list(self) -> None:
-        present, self._version = await read_list(self._api, self._path, self._put, self._query)
+        def take(raw: Mapping[str, Any]) -> None:
+            self.last_event_at = self._clock()
+            self._put(raw)
+
+        present, self._version = await read_list(self._api, self._path, take, self._query)
         self.store.drop_others(present, self._version, self._namespace)
         self.last_event_at = self._clock()
         self.forbidden = False
@@ -231,6 +251,7 @@ class Informer(Generic[T]):
 
     def _take(self, batch: WatchBatch) -> None:
         self.last_event_at = self._clock()
+        self._taken.extend([self.last_event_at] * len(batch))
         for kind, raw in batch:
             version = version_of(raw["metadata"])
             if kind == "DELETED":

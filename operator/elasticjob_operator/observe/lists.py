@@ -5,8 +5,10 @@ meanwhile. The pages of one list show one state of the cluster: they continue at
 page. If the API server no longer has that version (410), the list starts again, so that its result never
 mixes two versions.
 
-How large the objects are is for tenants to say. A page that is too large is asked for again with a fifth of
-the objects, down to one; after small pages there are more again.
+How large the objects are is for tenants to say, and a busy API server may need seconds for a megabyte. A
+page that is too large, or does not come in time, is asked for again with a fifth of the objects, down to one;
+after small pages that came quickly there are more again. (A list that began again whenever a page was late
+never ended.)
 """
 
 from __future__ import annotations
@@ -16,13 +18,15 @@ from collections.abc import Callable, Mapping
 
 from elasticjob_operator.observe.answers import Json
 from elasticjob_operator.observe.client import MOST_OF_A_PAGE, Api
-from elasticjob_operator.observe.errors import Gone, PageTooLarge
+from elasticjob_operator.observe.errors import Gone, PageTooLarge, TookTooLong
 from elasticjob_operator.observe.fields import version_of
 
 PAGE = 250
 _AT_ONCE = 50
 """How many objects are taken before others have their turn in the event loop."""
 _BEGINNINGS = 3
+_QUICK_SECONDS = 1.0
+"""After a page that took longer, pages grow no further."""
 
 Key = tuple[str, str]
 """(namespace, name)."""
@@ -51,12 +55,17 @@ async def _read_list(
 ) -> tuple[set[Key], int]:
     present: set[Key] = set()
     limit = most
+    loop = asyncio.get_running_loop()
     while True:
+        began = loop.time()
         try:
             page = await api.get(path, {**query, "limit": str(limit)})
-        except PageTooLarge:
+        except (PageTooLarge, TookTooLong):
+            if limit == 1:
+                raise
             limit = max(1, limit // 5)
             continue
+        quick = loop.time() - began < _QUICK_SECONDS
         items = page.get("items") or ()
         for number, raw in enumerate(items):
             if number % _AT_ONCE == 0:
@@ -68,5 +77,5 @@ async def _read_list(
         if not token:
             return present, version_of(page["metadata"])
         query["continue"] = token
-        if getattr(items, "size", 0) < MOST_OF_A_PAGE // 4:
+        if quick and getattr(items, "size", 0) < MOST_OF_A_PAGE // 4:
             limit = min(most, 2 * limit)
