@@ -59,20 +59,20 @@ def test_kopf_copies_nothing_of_the_jobs_that_it_hears_of() -> None:
     assert storage.fetch(body=job) is None
 
 
-@pytest.mark.parametrize("kind", ["ADDED", "DELETED"])
+@pytest.mark.parametrize(("kind", "called"), [("ADDED", "False"), (None, "True"), ("DELETED", "deleted")])
 def test_kopf_keeps_only_the_metadata_of_what_it_has_handed_over(
-    kind: str, monkeypatch: pytest.MonkeyPatch
+    kind: str | None, called: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a cycle of its own, which is frozen: a third of the objects that a tenant made stayed for hours, of
     12 MB each."""
     taken: list[str] = []
     source = SimpleNamespace(
-        watched=lambda raw, listed: taken.append(f"ADDED {sorted(raw)}"),
-        deleted=lambda raw: taken.append(f"DELETED {sorted(raw)}"),
+        watched=lambda raw, listed: taken.append(f"{listed} {sorted(raw)}"),
+        deleted=lambda raw: taken.append(f"deleted {sorted(raw)}"),
     )
     monkeypatch.setattr(app.running, "controller", SimpleNamespace(source=source))
     body = {"apiVersion": "v1", "kind": "K", "metadata": {"name": "mnist"}, "spec": {}, "status": {}}
     raw = dict(body)
     asyncio.run(cast("Any", app.job_event)(event={"type": kind, "object": raw}))
-    assert taken == [f"{kind} {sorted(body)}"]
+    assert taken == [f"{called} {sorted(body)}"]
     assert raw == {"apiVersion": "v1", "kind": "K", "metadata": {"name": "mnist"}}
