@@ -61,13 +61,13 @@ class JobSource:
         self._cache = cache
         self._applier = applier
         self._clock = clock
-        self._begun_anew = asyncio.Event()
-        """kopf's watch has begun anew since we have listed."""
+        self._began_again = asyncio.Event()
+        """kopf's watch has begun again since we have listed."""
 
     def watched(self, raw: Json, listed: bool = False) -> None:
         """The watch has brought an ElasticJob; ``listed``: as one of those that are there when it begins."""
         if listed:
-            self._begun_anew.set()
+            self._began_again.set()
         self.changed(raw)
         self._registry.watched(raw)
 
@@ -111,12 +111,12 @@ class JobSource:
             self._registry.age()
 
     async def list_after_the_watch(self) -> None:
-        """List when kopf's watch has begun anew, for ever. If its connection breaks before it has brought all
-        jobs, kopf goes on from the version of the last one, and never brings the others."""
+        """List when kopf's watch has begun again. If its connection breaks before it has brought all jobs,
+        kopf goes on from the version of the last one, and never brings the others."""
         while True:
-            await self._begun_anew.wait()
+            await self._began_again.wait()
             await asyncio.sleep(_AFTER_SECONDS)
-            self._begun_anew.clear()
+            self._began_again.clear()
             for namespace in self._namespaces():
                 with contextlib.suppress(ApiError):
                     await self.list_jobs(namespace)

@@ -37,7 +37,7 @@ from elasticjob_operator.pauses import exponential
 _WATCH_SECONDS = (240, 300)
 _NO_GAP_SECONDS = 1.0
 _MANY, _MANY_SECONDS = 100, 10.0
-"""So many events within this time: a watch that is not late brings another one at once."""
+"""At this rate of events the next one comes at once, unless the watch is late."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 _FORBIDDEN_SECONDS = 300.0
 

@@ -121,7 +121,7 @@ async def test_the_list_finds_what_the_watch_missed(scene: Scene) -> None:
         await eventually(there, "the policy that somebody deleted is there again")
 
 
-async def test_it_lists_when_the_watch_has_begun_anew(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_lists_when_the_watch_has_begun_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have broken off before it has brought all jobs."""
     monkeypatch.setattr(job_source, "_AFTER_SECONDS", 0.1)
     async with scene.serving() as operator:
