@@ -11,7 +11,7 @@ from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob.contract.round_record import RoundRecord
 from elasticjob.core.participant import Membership
 from elasticjob.rounds.causes import Cause
-from elasticjob_operator.plan.state.evidence import APPLICATION, SCALING
+from elasticjob_operator.plan.state.evidence import APPLICATION, PREEMPTION, SCALING
 from elasticjob_operator.plan.state.model import JobSpec
 from elasticjob_operator.plan.state.status import JobStatus
 from tests.simulation.agent import Agent
@@ -260,7 +260,18 @@ class Oracle:
         key = (value.job.uid, r.number)
         known = self.past.published.get(key)
         since = self.past.since(known.at if known is not None else 0.0)
-        return self.truth.excuses(key, {m.pod_uid for m in members}, since, True)
+        return self.truth.excuses(key, {m.pod_uid for m in members}, since, True) or (
+            r.drain is not None and self._repeated_notice(r.drain.cause, since)
+        )
+
+    def _repeated_notice(self, cause: str, since: float) -> bool:
+        """Whether this round ends for a node's notice that was over before it: a watch of nodes that was dead
+        and is opened again repeats it."""
+        return (
+            cause == "Preempted"
+            and self.past.deaf(since, self._now(), "nodes")
+            and PREEMPTION in self.truth.between(since, self._now())
+        )
 
     def _excused(self, value: JobValue, before: JobStatus) -> None:
         """I5: a round ends for something that has really happened to it."""
@@ -277,6 +288,8 @@ class Oracle:
         since = self.past.since(known.at if known is not None else 0.0)
         uids = {m.pod_uid for m in before.members()}
         if self.truth.excuses(key, uids, since, before.current_round.established_time is not None):
+            return
+        if self._repeated_notice(why.cause, since):
             return
         if any(self.dead(m.pod_uid) or self.hangs(m.pod_uid) for m in before.members()):
             return
