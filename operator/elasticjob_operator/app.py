@@ -9,19 +9,17 @@ With leader election (``leadership``) several processes may run; one of them act
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
 import ssl
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import aclosing
 from typing import Any
 
 import kopf
 from aiohttp import web
 
 from elasticjob.api.tls import relax
-from elasticjob.contract.names import GROUP, JOB_LABEL, PLURAL, VERSION
+from elasticjob.contract.names import GROUP, PLURAL, VERSION
 from elasticjob_operator.act.paths import jobs_path
 from elasticjob_operator.controller.controller import Controller
 from elasticjob_operator.gc_tuning import GcTuning
@@ -38,10 +36,9 @@ from elasticjob_operator.settings import Settings, from_environment
 _RETRY_SECONDS = 2.0
 _CHUNK = 4
 """How many jobs kopf lists at a time: it holds them as Python objects, and one may take 30 MiB as such. Our
-own lists hold bytes. Only where the API server streams no lists (``streams_lists``)."""
+own lists hold bytes."""
 _IDLE_SECONDS = 0.05
 """How long kopf holds an object that it has handed over, waiting for another version of it."""
-_TRIAL_SECONDS = 5
 _READ_BY_KOPF = {"apiVersion", "kind", "metadata"}
 _log_ins = itertools.count()
 
@@ -157,7 +154,6 @@ async def startup(settings: kopf.OperatorSettings, **_: Any) -> None:
             traces=[meter.trace()],
         )
     await _resource(running.client, chosen)
-    settings.watching.initial_streaming = await streams_lists(running.client, chosen)
     controller = running.controller = Controller(running.client, chosen, meter=meter)
     controller.start(leading=running.elector is None)
     if running.elector is not None:
@@ -211,10 +207,7 @@ async def job_event(event: Any, **_: Any) -> None:
     raw = event["object"]
     if running.controller is not None:
         source = running.controller.source
-        if event["type"] == "DELETED":
-            source.deleted(raw)
-        else:
-            source.watched(raw, listed=event["type"] is None)
+        (source.deleted if event["type"] == "DELETED" else source.watched)(raw)
     for part in raw.keys() - _READ_BY_KOPF:
         del raw[part]
 
@@ -239,24 +232,6 @@ async def cleanup(**_: Any) -> None:
         running.gc_tuning.stop()
     running.controller = running.elector = running.election = running.gc_tuning = None
     running.client = running.own_client = running.probes = running.metrics = None
-
-
-async def streams_lists(client: Client, settings: Settings) -> bool:
-    """Whether the API server sends what there is at the beginning of a watch: by default from Kubernetes 1.34
-    on. kopf then needs one request for a thousand jobs instead of hundreds, and holds one job at a time."""
-    query = {
-        "sendInitialEvents": "true",
-        "resourceVersionMatch": "NotOlderThan",
-        "labelSelector": f"{JOB_LABEL}=,{JOB_LABEL}!=",  # nothing
-        "timeoutSeconds": str(_TRIAL_SECONDS),
-    }
-    path = jobs_path(settings.namespaces[0] if settings.namespaces else "")
-    with contextlib.suppress(ApiError, TimeoutError):
-        async with asyncio.timeout(2 * _TRIAL_SECONDS), aclosing(client.watch(path, query)) as batches:
-            async for batch in batches:
-                if any(kind == "BOOKMARK" for kind, _ in batch):
-                    return True
-    return False
 
 
 async def _resource(client: Client, settings: Settings) -> None:

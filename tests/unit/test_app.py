@@ -59,7 +59,9 @@ def test_kopf_copies_nothing_of_the_jobs_that_it_hears_of() -> None:
     assert storage.fetch(body=job) is None
 
 
-@pytest.mark.parametrize(("kind", "called"), [("ADDED", "False"), (None, "True"), ("DELETED", "deleted")])
+@pytest.mark.parametrize(
+    ("kind", "called"), [("ADDED", "watched"), (None, "watched"), ("DELETED", "deleted")]
+)
 def test_kopf_keeps_only_the_metadata_of_what_it_has_handed_over(
     kind: str | None, called: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,7 +69,7 @@ def test_kopf_keeps_only_the_metadata_of_what_it_has_handed_over(
     12 MB each."""
     taken: list[str] = []
     source = SimpleNamespace(
-        watched=lambda raw, listed: taken.append(f"{listed} {sorted(raw)}"),
+        watched=lambda raw: taken.append(f"watched {sorted(raw)}"),
         deleted=lambda raw: taken.append(f"deleted {sorted(raw)}"),
     )
     monkeypatch.setattr(app.running, "controller", SimpleNamespace(source=source))

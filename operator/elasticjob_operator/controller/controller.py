@@ -100,7 +100,6 @@ class Controller:
             self._watch()
         self.keep_running(self.cache.pulse(), "pulse")
         self.keep_running(self.source.run(), "relist")
-        self.keep_running(self.source.list_after_the_watch(), "list after the watch")
 
     def keep_running(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Begin work that must never end: if it does, it is one of the ``ended``."""

@@ -7,7 +7,6 @@ went unseen. What jobs own is compared at the same time, because it may have bee
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
 import random
@@ -33,8 +32,6 @@ from elasticjob_operator.settings import Settings
 
 _FIRST_RETRY_SECONDS = 0.2
 _LONGEST_RETRY_SECONDS = 1.0
-_AFTER_SECONDS = 10.0
-"""After the first job that a new watch has brought. Should it last longer, there is one more list."""
 PAGE = 50
 """How many jobs a page of a list has: a job of thousands of members may have a megabyte of status."""
 
@@ -61,13 +58,9 @@ class JobSource:
         self._cache = cache
         self._applier = applier
         self._clock = clock
-        self._began_again = asyncio.Event()
-        """kopf's watch has begun again since we have listed."""
 
-    def watched(self, raw: Json, listed: bool = False) -> None:
-        """The watch has brought an ElasticJob; ``listed``: as one of those that are there when it begins."""
-        if listed:
-            self._began_again.set()
+    def watched(self, raw: Json) -> None:
+        """The watch has brought an ElasticJob."""
         self.changed(raw)
         self._registry.watched(raw)
 
@@ -109,17 +102,6 @@ class JobSource:
                 except ApiError as error:
                     log.warning("cannot list jobs: %s", error)
             self._registry.age()
-
-    async def list_after_the_watch(self) -> None:
-        """List when kopf's watch has begun again. If its connection breaks before it has brought all jobs,
-        kopf goes on from the version of the last one, and never brings the others."""
-        while True:
-            await self._began_again.wait()
-            await asyncio.sleep(_AFTER_SECONDS)
-            self._began_again.clear()
-            for namespace in self._namespaces():
-                with contextlib.suppress(ApiError):
-                    await self.list_jobs(namespace)
 
     async def list_all(self) -> None:
         """List the jobs of all namespaces, each until it works."""

@@ -10,13 +10,10 @@ from collections.abc import Mapping
 import pytest
 
 from devcluster.cluster import Cluster
-from elasticjob_operator import app
 from elasticjob_operator.act.paths import job_path
-from elasticjob_operator.controller import job_source
 from elasticjob_operator.observe.answers import Json
 from elasticjob_operator.observe.errors import NotFound
 from elasticjob_operator.plan.state.model import Event
-from elasticjob_operator.settings import Settings
 from tests.integration.shell.scene import Scene, eventually, most_tries, until
 from tests.integration.shell.stub import create_missing
 
@@ -119,24 +116,6 @@ async def test_the_list_finds_what_the_watch_missed(scene: Scene) -> None:
         await scene.admin.delete(policy)
         await operator.controller.source.relist(scene.namespace)
         await eventually(there, "the policy that somebody deleted is there again")
-
-
-async def test_it_lists_when_the_watch_has_begun_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may have broken off before it has brought all jobs."""
-    monkeypatch.setattr(job_source, "_AFTER_SECONDS", 0.1)
-    async with scene.serving() as operator:
-        await operator.pause_feed()
-        raw = await scene.admin.get(job_path(scene.namespace, "mnist"))
-        await scene.admin.delete(job_path(scene.namespace, "mnist"))
-        operator.controller.source.watched(raw)
-        assert len(operator.controller.registry) == 1
-        operator.controller.source.watched(raw, listed=True)
-        await until(lambda: len(operator.controller.registry) == 0, "it is known to be gone")
-
-
-async def test_whether_the_api_server_streams_lists(scene: Scene) -> None:
-    minor = int((await scene.admin.get("/version"))["minor"].rstrip("+"))
-    assert await app.streams_lists(scene.admin, Settings(namespaces=(scene.namespace,))) == (minor >= 34)
 
 
 async def test_whoever_missed_a_jobs_end_learns_it_when_its_lease_goes(scene: Scene) -> None:
