@@ -29,6 +29,12 @@ def _counted(status: JobStatus) -> int:
     return sum(entry.count for account in status.accounts for entry in account.older_charges)
 
 
+def a_notice_may_be_repeated(past: Past, truth: Truth, since: float, until: float) -> bool:
+    """Whether operators may have heard in this time of a node's notice that was over by then: a watch of
+    nodes that was dead and is opened again repeats it."""
+    return past.deaf(since, until, "nodes") and PREEMPTION in truth.between(since, until)
+
+
 class Charges:
     """See the module. ``truth`` is what has happened, ``past`` which rounds there were."""
 
@@ -133,10 +139,8 @@ class Charges:
                 allowed.add(PREEMPTION)  # a pod deleted for its node: nothing is left to tell by
             if {PREEMPTION, APPLICATION} & allowed and self._past.deaf(since, known.until, "pods"):
                 allowed.add(INFRASTRUCTURE)  # the notice, or how it has ended, is missed, and the pod is gone
-            if self._past.deaf(since, known.until, "nodes") and PREEMPTION in self._truth.between(
-                since, known.until
-            ):
-                allowed.add(PREEMPTION)  # a watch that is opened anew repeats a notice that is over by then
+            if a_notice_may_be_repeated(self._past, self._truth, since, known.until):
+                allowed.add(PREEMPTION)
             # A round Lease that was set forward by hand gives a broken round a higher number.
             names = [charged[number] for number in range(key[1], known.next) if number in charged]
             must = known.established and not known.suspended and not known.succeeded

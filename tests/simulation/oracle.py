@@ -11,12 +11,12 @@ from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob.contract.round_record import RoundRecord
 from elasticjob.core.participant import Membership
 from elasticjob.rounds.causes import Cause
-from elasticjob_operator.plan.state.evidence import APPLICATION, PREEMPTION, SCALING
+from elasticjob_operator.plan.state.evidence import APPLICATION, SCALING
 from elasticjob_operator.plan.state.model import JobSpec
 from elasticjob_operator.plan.state.status import JobStatus
 from tests.simulation.agent import Agent
 from tests.simulation.api import JOB_KEY, ROUND_KEY, Item, Key
-from tests.simulation.charges import Charges
+from tests.simulation.charges import Charges, a_notice_may_be_repeated
 from tests.simulation.informers import JobValue
 from tests.simulation.pace import Pace
 from tests.simulation.past import Past, Published
@@ -265,13 +265,8 @@ class Oracle:
         )
 
     def _repeated_notice(self, cause: str, since: float) -> bool:
-        """Whether this round ends for a node's notice that was over before it: a watch of nodes that was dead
-        and is opened again repeats it."""
-        return (
-            cause == "Preempted"
-            and self.past.deaf(since, self._now(), "nodes")
-            and PREEMPTION in self.truth.between(since, self._now())
-        )
+        """Whether this round ends for a node's notice that may have been over before it."""
+        return cause == "Preempted" and a_notice_may_be_repeated(self.past, self.truth, since, self._now())
 
     def _excused(self, value: JobValue, before: JobStatus) -> None:
         """I5: a round ends for something that has really happened to it."""

@@ -200,12 +200,11 @@ async def test_who_leaves_before_the_answer_fills_no_log(caplog: pytest.LogCaptu
         asked.set()
         await gone.wait()
         try:
-            response = web.Response(text="too late")
             while True:  # until the transport knows
                 await asyncio.sleep(0.01)
+                response = web.Response(text="too late")
                 await response.prepare(request)
                 await response.write_eof()
-                response = web.Response(text="too late")
         finally:
             ended.set()
 

@@ -99,6 +99,7 @@ class Controller:
         else:
             self._watch()
         self.keep_running(self.cache.pulse(), "pulse")
+        self.keep_running(self.cache.ask_how_late(), "lateness of watches")
         self.keep_running(self.source.run(), "relist")
 
     def keep_running(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:

@@ -120,7 +120,6 @@ class ClusterCache:
         failed fails everywhere; run it as a task."""
         probe = WriteOutageProbe(self._api, self.leases, self._clock)
         aged = self._clock()
-        asking = asyncio.create_task(self._ask_how_late())
         try:
             while True:
                 await asyncio.sleep(_PULSE_SECONDS)
@@ -137,13 +136,13 @@ class ClusterCache:
                     self.nodes.age()
                     self.accounts.age()
         finally:
-            asking.cancel()
-            await asyncio.gather(asking, return_exceptions=True)
             await probe.aclose()
 
-    async def _ask_how_late(self) -> None:
-        """Our own writes show how late a watch is, and there may be none for minutes. Where the API server is
-        slow, or reads of this process are, the Leases of a thousand leaders seemed silent at once."""
+    async def ask_how_late(self) -> None:
+        """Ask how late the watches of Leases are; run it as a task.
+
+        Our own writes show that, too, but there may be none for minutes. While the API server was slow, or
+        this process read slowly, the Leases of a thousand leaders seemed silent at once."""
         while True:
             await asyncio.sleep(_NEWEST_SECONDS)
             for watched in self._watched.values():
