@@ -10,7 +10,7 @@ import msgspec
 
 from elasticjob_client.convert.limits import PROCESSES
 from elasticjob_client.digits import whole
-from elasticjob_client.explain.words import PLAIN_TORCHRUN
+from elasticjob_client.explain.status import PLAIN_TORCHRUN
 
 _PYTHON = re.compile(r"python(\d(\.\d+)?)?")
 _LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch")

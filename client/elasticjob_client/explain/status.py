@@ -7,11 +7,11 @@ from datetime import datetime
 
 import msgspec
 
+from elasticjob.contract.launch_command import KEPT_APART_LISTED
 from elasticjob_client.explain import unscheduled
 from elasticjob_client.explain.lease_progress import age_seconds
 from elasticjob_client.explain.steps import with_steps
 from elasticjob_client.explain.times import duration
-from elasticjob_client.explain.words import PLAIN_TORCHRUN
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import Account, CurrentRound, ElasticJob, Progress, Round
 
@@ -116,6 +116,7 @@ def _pods(job: ElasticJob, pods: Sequence[Pod]) -> list[PodRow]:
     return rows
 
 
+PLAIN_TORCHRUN = f"the command must be `torchrun train.py`, without {KEPT_APART_LISTED}"
 _AFTER_FAILURE = {
     "NeverJoined": PLAIN_TORCHRUN,
     "NoProgress": "save checkpoints more often, or find out why each round fails",

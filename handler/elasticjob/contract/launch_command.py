@@ -25,6 +25,9 @@ KEPT_APART = ("--standalone", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "
 """Flags of torchrun with which a pod takes no part in the job's rounds, unless they say what the operator
 says. ``--rdzv-conf`` is allowed."""
 
+KEPT_APART_LISTED = f"{', '.join(KEPT_APART[:-1])} or {KEPT_APART[-1]}"
+"""The same as part of a sentence."""
+
 MOST_WORDS, LONGEST_WORD = 1_000, 16_000
 """Words of a command, and letters of a word, such as a script, that are looked at: a tenant's command must
 not keep the operator busy."""

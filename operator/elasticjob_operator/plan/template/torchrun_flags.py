@@ -6,18 +6,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from elasticjob.contract import launch_command
-from elasticjob.contract.launch_command import KEPT_APART, Judgement, Setting
+from elasticjob.contract.launch_command import KEPT_APART, KEPT_APART_LISTED, Judgement, Setting
 from elasticjob.contract.text import one_line
 from elasticjob_operator.plan.state.model import HandlerSource, Job
 from elasticjob_operator.plan.template.containers import container_of
 
-_FLAGS = f"{', '.join(KEPT_APART[:-1])} or {KEPT_APART[-1]}"
-
-NEEDED = f"torchrun without {_FLAGS}"
+NEEDED = f"torchrun without {KEPT_APART_LISTED}"
 
 MUST = (
-    f"its command must run torchrun: plain python, or torchrun with {_FLAGS}, trains alone in each pod; "
-    "delete the job, and apply it again with torchrun and none of these flags"
+    f"its command must run torchrun: plain python, or torchrun with {KEPT_APART_LISTED}, trains alone in "
+    "each pod; delete the job, and apply it again with torchrun and none of these flags"
 )
 """What to do if a pod has ended well and never joined, and the template does not show why."""
 
