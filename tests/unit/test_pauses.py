@@ -1,4 +1,4 @@
-"""Pauses between the tries of the handler's threads."""
+"""Pauses between tries, of the handler and of the operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long to pause before something that has failed is tried again. Pure."""
+"""How long to pause before something that has failed is tried again: the handler and the operator. Pure."""
 
 from __future__ import annotations
 

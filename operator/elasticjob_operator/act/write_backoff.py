@@ -11,8 +11,8 @@ import random
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
+from elasticjob.core.pauses import exponential
 from elasticjob_operator.observe.errors import ApiError, Unavailable
-from elasticjob_operator.pauses import exponential
 from elasticjob_operator.plan.state.model import FailingWrite, Target
 
 MAX_BACKOFF_SECONDS = 30.0

@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable
 
 from elasticjob.contract.text import one_line
+from elasticjob.core.pauses import exponential
 from elasticjob_operator.act.apply import Applier
 from elasticjob_operator.act.job_state import JobState
 from elasticjob_operator.act.owned_snapshot import list_owned
@@ -26,7 +27,6 @@ from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import ApiError
 from elasticjob_operator.observe.lists import read_list
 from elasticjob_operator.observe.spec import MalformedJob
-from elasticjob_operator.pauses import exponential
 from elasticjob_operator.plan.state.model import Event, Job, JobSpec
 from elasticjob_operator.settings import Settings
 

@@ -17,7 +17,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Generic, Protocol, TypeVar
 
-from elasticjob_operator.pauses import exponential
+from elasticjob.core.pauses import exponential
 
 FIRST_RETRY_SECONDS = 0.2
 LONGEST_RETRY_SECONDS = 30.0

@@ -26,13 +26,13 @@ from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Generic
 
+from elasticjob.core.pauses import exponential
 from elasticjob_operator.observe.client import Api, WatchBatch
 from elasticjob_operator.observe.errors import ApiError, Forbidden, Gone, NotFound
 from elasticjob_operator.observe.fields import version_of
 from elasticjob_operator.observe.lists import read_list
 from elasticjob_operator.observe.objects import T
 from elasticjob_operator.observe.store import Store
-from elasticjob_operator.pauses import exponential
 
 _WATCH_SECONDS = (240, 300)
 _NO_GAP_SECONDS = 1.0

@@ -26,9 +26,9 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 
 from elasticjob.contract.names import pod_name
+from elasticjob.core.pauses import exponential
 from elasticjob.rounds.causes import PLANNED, Cause
 from elasticjob.rounds.state import MemberState
-from elasticjob_operator.pauses import exponential
 from elasticjob_operator.plan.losses import pod_ends
 from elasticjob_operator.plan.state.evidence import NEVER_CHARGED, PREEMPTION, SCALING
 from elasticjob_operator.plan.state.job_waits import JobWait

@@ -1,6 +1,0 @@
-"""How long to wait before something that has failed is tried again."""
-
-
-def exponential(first: float, longest: float, failures: int) -> float:
-    """Seconds to wait after failures in a row: ``first`` after one, twice as long after each further one."""
-    return min(longest, first * 2.0 ** min(failures - 1, 16))
