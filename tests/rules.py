@@ -277,9 +277,9 @@ RULES = {
         "charges.charging.explains_more", lambda cause, _matched, _ms, than, *_: better(cause, than)
     ),
     "the first rule": Rule("charges.failure_rules.first_matching_rule", around=match_the_last),
-    "rules are obeyed": Rule("charges.charging.enforce", gives(None)),
+    "rules are obeyed": Rule("charges.charging.enforce", gives("")),
     "given up on its node": Rule("charges.charging._mark_lost", gives(None)),
-    "better evidence moves a charge": Rule("charges.revision.revise", gives(None)),
+    "better evidence moves a charge": Rule("charges.revision.revise", gives("")),
     "not for ever": Rule("charges.revision.REVISION_WINDOW_SECONDS", float("inf")),
     "the first worker, also later": Rule("charges.revision._earlier_failure", gives(None)),
     "charged once in any window": Rule("charges.charging._charged", charged_inside_the_window),
@@ -304,7 +304,7 @@ RULES = {
     "a suspension is seen": Rule("changes.suspension.wanted", gives(False)),
     "a suspension supersedes pods": Rule("changes.suspension._replace_all_pods", gives(None)),
     "a suspension is not charged": Rule("rounds.rounds.NEVER_CHARGED", frozenset()),
-    "what came before is charged": Rule("changes.suspension.charge_last_round", gives(None)),
+    "what came before is charged": Rule("changes.suspension.charge_last_round", gives("")),
     # Growth
     "I10 the size in one piece": Rule("changes.scaling._least", gives(1)),
     "I10 nothing is done again": Rule("changes.scaling.has_succeeded", gives(False)),

@@ -59,10 +59,10 @@ def _is_done(p: Pass, member: ParticipantStatus) -> bool:
     return _ended_well(p, member) if own else member.succeeded
 
 
-def check_accounts(p: Pass) -> str:
-    """Fail the job if a rule says so, or an account is used up."""
-    if p.failed_by_rule:
-        return _close(p, Outcome.FAILED, "FailureRule", p.failed_by_rule)
+def check_accounts(p: Pass, failed_by_rule: str) -> str:
+    """Fail the job if a failure rule ends it, with this message, or an account is used up."""
+    if failed_by_rule:
+        return _close(p, Outcome.FAILED, "FailureRule", failed_by_rule)
     account = exhausted(p)
     if account is None:
         return ""
@@ -77,10 +77,10 @@ def check_accounts(p: Pass) -> str:
     )
 
 
-def check_failure(p: Pass, waiting: Waiting) -> str:
+def check_failure(p: Pass, waiting: Waiting, failed_by_rule: str) -> str:
     """Fail the job if it can't or must not go on. ``waiting``: what the next round waits for."""
     return (
-        check_accounts(p)
+        check_accounts(p, failed_by_rule)
         or _check_deadline(p)
         or _check_progress(p)
         or _check_agreement(p)

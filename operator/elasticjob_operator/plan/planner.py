@@ -139,23 +139,23 @@ def _advance(p: Pass) -> Outlook:
         return Outlook(over=over)
     draining_first = suspension.wanted(p) and suspension.drains(p)
     if suspension.wanted(p) and not draining_first:
-        suspension.suspend(p)
-        revision.revise(p)
-        over = lifecycle.check_accounts(p)
+        failed_by_rule = suspension.suspend(p)
+        failed_by_rule = revision.revise(p) or failed_by_rule
+        over = lifecycle.check_accounts(p, failed_by_rule)
         return Outlook(over=over) if over else Outlook(suspension.hold(p))
     suspension.resume(p)
     if p.round.phase == "Active" and not draining_first:
         change = scaling.rescale(p) or change
     backoff.record_early_pod_ends(p)
-    waiting = Waiting()
+    waiting, failed_by_rule = Waiting(), ""
     if p.round.phase == "Broken":
         healthy = backoff.was_healthy(p)
-        waiting = rounds.form(p)
+        waiting, failed_by_rule = rounds.form(p)
         if not healthy and backoff.record_lost_members(p):
             waiting = replace(waiting, none_starting=False)
-    revision.revise(p)
-    pods.charge_early_ends(p)
-    over = lifecycle.check_failure(p, waiting)
+    failed_by_rule = revision.revise(p) or failed_by_rule
+    failed_by_rule = pods.charge_early_ends(p) or failed_by_rule
+    over = lifecycle.check_failure(p, waiting, failed_by_rule)
     if not over:
         pods.keep_pods(p)
         _list_waiting(p)

@@ -41,23 +41,26 @@ def drains(p: Pass) -> bool:
     return not p.status.is_true("Suspended") and draining.holds(p, Evidence(Cause.SUSPENDED, _SUSPENDED))
 
 
-def suspend(p: Pass) -> None:
-    """End the round and free all slots; done once."""
+def suspend(p: Pass) -> str:
+    """End the round and free all slots; done once. Returns why a failure rule ends the job, "" if none
+    does."""
+    failed_by_rule = ""
     if p.status.is_true("Suspended"):
-        return
+        return failed_by_rule
     if p.round.phase == "Active":
         draining.end(p, Evidence(Cause.SUSPENDED, _SUSPENDED))
     else:
-        charge_last_round(p)
+        failed_by_rule = charge_last_round(p)
         if p.round.resumed:  # and suspended again before there was a round
             p.set_round(resumed=False)
             p.set_end(cause=Cause.SUSPENDED, account=CAUSES[Cause.SUSPENDED], message=_SUSPENDED)
-    charge_early_ends(p)
+    failed_by_rule = charge_early_ends(p) or failed_by_rule
     revision.forget(p, p.pods_by_uid.keys())
     _replace_all_pods(p)
     p.status = p.status.stopped(p.now.wall)
     p.set(start_time=None)
     p.event("JobSuspended", f"{_SUSPENDED}; its pods are being deleted, its status is kept")
+    return failed_by_rule
 
 
 def hold(p: Pass) -> Waiting:

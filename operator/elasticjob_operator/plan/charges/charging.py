@@ -86,10 +86,11 @@ def root(p: Pass) -> Failure | None:
     return last if last is not None and last.round == p.round.number else None
 
 
-def charge_round(p: Pass) -> None:
-    """Charge the end of the round to its account, once: the round's number is the key (I7)."""
+def charge_round(p: Pass) -> str:
+    """Charge the end of the round to its account, once: the round's number is the key (I7). Returns why a
+    failure rule ends the job, "" if none does."""
     if _charged(p, round_number=p.round.number):
-        return
+        return ""
     failure, why = root(p), p.round.next_cause
     node = (
         excluded_nodes.suspected(why.cause, failure.exit_code, failure.node_name)
@@ -99,19 +100,21 @@ def charge_round(p: Pass) -> None:
     charge = Charge(p.now.wall, p.round.number, cause=why.cause, node_name=node, message=cut(why.message))
     _charge(p, why.account, charge)
     p.set_round(charged_time=p.now.wall)
-    if failure is not None:
-        rule = failure_rules.by_name(p.job.spec.rules, why.rule_name)
-        if rule is None:
-            error_text.report(p, failure)
-        enforce(p, rule, failure, why.message)
+    if failure is None:
+        return ""
+    rule = failure_rules.by_name(p.job.spec.rules, why.rule_name)
+    if rule is None:
+        error_text.report(p, failure)
+    return enforce(p, rule, failure, why.message)
 
 
-def charge_pod(p: Pass, evidence: Evidence) -> str:
+def charge_pod(p: Pass, evidence: Evidence) -> tuple[str, str]:
     """Charge a pod that ended before it was ever a member. The status knows it for as long as it is there
     (``mark_charged``): its charge may leave the window, or the list. Beside a running round the charge is for
     people and for nodes to avoid: no limit may end training that such a pod has not touched. Between rounds
     an account is charged once for an attempt, however many slots it fails in: a limit says how often it is
-    tried again. Returns the sentence on it, "" if it was sent before."""
+    tried again. Returns the sentence on it, "" if it was sent before; and why a failure rule ends the job, ""
+    if none does."""
     rule = failure_rules.first_matching_rule(p.job.spec.rules, evidence)
     account, message = (
         failure_rules.account(rule, evidence),
@@ -119,11 +122,11 @@ def charge_pod(p: Pass, evidence: Evidence) -> str:
     )
     failure = failure_of(p, evidence, None)
     if not account:
-        return message if p.waits.begins(JobWait.EARLY_END_TOLD, evidence.pod_uid) else ""
+        return message if p.waits.begins(JobWait.EARLY_END_TOLD, evidence.pod_uid) else "", ""
     known = _charged(p, pod=evidence.pod_name)
     mark_charged(p, evidence.pod_uid)
     if known:
-        return ""
+        return "", ""
     beside = p.round.number if p.round.phase == "Active" else None
     _charge(
         p,
@@ -140,8 +143,7 @@ def charge_pod(p: Pass, evidence: Evidence) -> str:
     )
     if root(p) is None or p.round.phase == "Active" or p.round.charged_time is not None:
         p.set(last_failure=failure)  # else that of the round is still to be charged
-    enforce(p, rule, failure, message)
-    return message
+    return message, enforce(p, rule, failure, message)
 
 
 def _counted_with(p: Pass, account: str, evidence: Evidence) -> str:
@@ -172,16 +174,16 @@ def slot_attempt(pod: Pod) -> str:
     return f"{pod.slot}-{pod.attempt}"
 
 
-def enforce(p: Pass, rule: Rule | None, failure: Failure, message: str) -> None:
-    """Do what the rule asks for beside charging: end the job, or keep off the node and leave it."""
+def enforce(p: Pass, rule: Rule | None, failure: Failure, message: str) -> str:
+    """Do what the rule asks for beside charging: keep off the node and leave it. Returns why it ends the job,
+    "" if it does not."""
     if rule is None:
-        return
-    if rule.action == RuleAction.FAIL_JOB:
-        p.failed_by_rule = message
+        return ""
     if rule.action == RuleAction.EXCLUDE_NODE:
         excluded_nodes.exclude(p, failure.node_name, message)
         if failure.node_name in excluded_nodes.excluded(p) and p.round.phase != "Active":
             _mark_lost(p, failure.pod_uid, message)
+    return message if rule.action == RuleAction.FAIL_JOB else ""
 
 
 def exhausted(p: Pass) -> Account | None:

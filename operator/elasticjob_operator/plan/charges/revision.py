@@ -39,19 +39,20 @@ it is the end of another."""
 MAX_UNACCOUNTED = 20
 
 
-def revise(p: Pass, evidence: Sequence[Evidence] = ()) -> None:
+def revise(p: Pass, evidence: Sequence[Evidence] = ()) -> str:
     """Revise the charge for the last root failure if something explains it better by now.
 
     ``evidence`` is what speaks against the members of a round that has ended; only what concerns the pod of
-    the root failure counts, the others are failures of their own.
+    the root failure counts, the others are failures of their own. Returns why a failure rule ends the job, ""
+    if none does.
     """
-    _revise_unaccounted(p)
+    failed_by_rule = _revise_unaccounted(p)
     failure = p.status.last_failure
     if failure is None or failure.round is None:
-        return
+        return failed_by_rule
     account, charge = _charge_for(p, failure.round)
     if account is None or charge is None:
-        return
+        return failed_by_rule
     of_root = [found for found in evidence if found.pod_uid == failure.pod_uid and failure.pod_uid]
     if _came_back(p, failure):
         of_root = []
@@ -59,13 +60,13 @@ def revise(p: Pass, evidence: Sequence[Evidence] = ()) -> None:
         rule = failure_rules.first_matching_rule(p.job.spec.rules, found)
         worse = _report_of(p, failure)
         if explains_more(found.cause, rule is not None, found.milliseconds, charge.cause, False, worse):
-            _revise_charge(p, account, charge, found, rule)
-            return
+            return _revise_charge(p, account, charge, found, rule) or failed_by_rule
+    return failed_by_rule
 
 
-def _revise_unaccounted(p: Pass) -> None:
+def _revise_unaccounted(p: Pass) -> str:
     """Members that a round did not wait for: forget those heard of since, and those that explain nothing."""
-    pending = []
+    pending, failed_by_rule = [], ""
     for entry in p.round.unaccounted_members:
         account, charge = _charge_for(p, entry.round)
         if account is None or charge is None or _heard_of(p, entry):
@@ -76,16 +77,12 @@ def _revise_unaccounted(p: Pass) -> None:
         pending.append(entry)  # also one that is lost for certain: its end is that round's
         evidence = _what_became_of(p, entry)
         if evidence is not None and better(evidence.cause, charge.cause):
-            _revise_charge(
-                p,
-                account,
-                charge,
-                evidence,
-                failure_rules.first_matching_rule(p.job.spec.rules, evidence),
-                pod=entry.pod_name,
-            )
+            rule = failure_rules.first_matching_rule(p.job.spec.rules, evidence)
+            revised = _revise_charge(p, account, charge, evidence, rule, pod=entry.pod_name)
+            failed_by_rule = revised or failed_by_rule
     if len(pending) != len(p.round.unaccounted_members):
         p.set_round(unaccounted_members=tuple(pending))
+    return failed_by_rule
 
 
 def unaccounted_members(p: Pass, joined: set[str]) -> tuple[UnaccountedMember, ...]:
@@ -222,7 +219,7 @@ def _earlier_failure(p: Pass, failure: Failure, number: int) -> Evidence | None:
 
 def _revise_charge(
     p: Pass, account: Account, charge: Charge, evidence: Evidence, rule: Rule | None, pod: str = ""
-) -> None:
+) -> str:
     to, message = (
         failure_rules.account(rule, evidence),
         evidence.message + failure_rules.describe_effect(rule),
@@ -235,7 +232,7 @@ def _revise_charge(
         pod_name=pod or charge.pod_name,
     )
     if (to, moved) == (account.name, charge):
-        return  # nothing new
+        return ""  # nothing new
     accounts = []
     for a in p.status.accounts:
         without = replace(a, charges=tuple(c for c in a.charges if c != charge))
@@ -251,7 +248,7 @@ def _revise_charge(
         f"{_corrected(account.name, charge, to, evidence.cause)}: {message}",
         cause=evidence.cause,
     )
-    enforce(p, rule, failure, message)
+    return enforce(p, rule, failure, message)
 
 
 def _corrected(account: str, charge: Charge, to: str, cause: str) -> str:

@@ -174,13 +174,15 @@ def is_recorded(p: Pass, action: Action) -> bool:
     return not (isinstance(action, PatchPod) and action.condition is not None)
 
 
-def charge_early_ends(p: Pass) -> None:
+def charge_early_ends(p: Pass) -> str:
     """A pod that ended while it was no member hurt no other pod, but that must not go on without a limit.
 
-    The end of a member that was not waited for belongs to its round (``revision``).
+    The end of a member that was not waited for belongs to its round (``revision``). Returns why a failure
+    rule ends the job, "" if none does.
     """
+    failed_by_rule = ""
     if p.job.spec.template is None:
-        return
+        return failed_by_rule
     others = p.status.member_uids.union(entry.pod_uid for entry in p.round.unaccounted_members)
     charged = set(p.status.charged_pods)
     ended: dict[str, list[str]] = {}
@@ -197,12 +199,16 @@ def charge_early_ends(p: Pass) -> None:
             continue
         if pod_ends.ended_well(p, pod) and pod_ends.disruption_of(p, pod, pod.name) is None:
             mark_charged(p, pod.uid)
-        elif text := charge_pod(p, _early_end(p, pod)):
+            continue
+        text, failing = charge_pod(p, _early_end(p, pod))
+        failed_by_rule = failing or failed_by_rule
+        if text:
             ended.setdefault(text.removeprefix(pod.name), []).append(pod.name)
     for how, names in islice(ended.items(), MAX_EARLY_END_EVENTS):
         each = " each" * (len(names) > 1)
         one = names[0] if len(names) == 1 else ""
         p.event("PodEndedEarly", f"{listed(names)}{each}{how}", True, True, pod=one)
+    return failed_by_rule
 
 
 def _early_end(p: Pass, pod: Pod) -> Evidence:

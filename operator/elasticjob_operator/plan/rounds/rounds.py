@@ -185,12 +185,12 @@ def _report_established(p: Pass) -> None:
     )
 
 
-def form(p: Pass) -> Waiting:
+def form(p: Pass) -> tuple[Waiting, str]:
     """Between rounds: gather evidence, mark members lost that do not rejoin, publish when it is time. Returns
-    what the next round waits for otherwise."""
+    what the next round waits for otherwise; and why a failure rule ends the job, "" if none does."""
     evidence = members.examine(p)
     record_evidence(p, evidence)
-    revision.revise(p, evidence)
+    failed_by_rule = revision.revise(p, evidence)
     with kernel.round_view(p) as view:
         expected, found = expect_members(view)
     # Those who cannot write cannot rejoin: why they have left is the cause.
@@ -200,11 +200,11 @@ def form(p: Pass) -> Waiting:
     last = p.status.members()
     awaited = any(m.state == MemberState.MEMBER for m in last)
     if last and not awaited:
-        charge_last_round(p)
+        failed_by_rule = charge_last_round(p) or failed_by_rule
     done = [m.pod_name for m in last if m.succeeded]
     # Perhaps all have. Their controller does not replace these.
     if done and p.job.spec.template is None and (awaited or not others_may_go_on(p)):
-        return Waiting(f"{listed(done)} succeeded; waiting for {reasons(expected)}")
+        return Waiting(f"{listed(done)} succeeded; waiting for {reasons(expected)}"), failed_by_rule
     joined = p.joined()
     ready = _admitted(p, candidates(p, (entry for _, entry in joined)), joined, len(expected))
     minimum, replicas = p.status.min_replicas, p.job.spec.replicas
@@ -219,21 +219,21 @@ def form(p: Pass) -> Waiting:
     if isinstance(decision, Defer):
         doubtful = any(m.state == MemberState.UNREACHABLE for m in p.status.members())
         none_starting = decision.seconds is None and not doubtful
-        return Waiting(decision.why, decision.count, none_starting=none_starting)
+        return Waiting(decision.why, decision.count, none_starting=none_starting), failed_by_rule
     fence = fencing.fence(p)
     held_back = fence.waiting or _pause(p)
     if held_back is not None:
-        return held_back
-    charge_last_round(p)
-    if p.failed_by_rule or exhausted(p) is not None:
-        return Waiting()
+        return held_back, failed_by_rule
+    failed_by_rule = charge_last_round(p) or failed_by_rule
+    if failed_by_rule or exhausted(p) is not None:
+        return Waiting(), failed_by_rule
     if p.job.spec.template is not None and p.status.lost_pod_uids & {pod.uid for pod, _ in joined}:
         # A rule has just marked one lost that had joined.
         p.waits.wake(0.1)
-        return Waiting("a pod is being replaced on another node")
+        return Waiting("a pod is being replaced on another node"), ""
     _replace_lost_pods(p, {pod.uid for pod, _ in joined})
     _publish(p, decision.members, {pod.uid: entry for pod, entry in joined}, fence)
-    return Waiting()
+    return Waiting(), ""
 
 
 def others_may_go_on(p: Pass) -> bool:
@@ -269,8 +269,9 @@ def _admitted(
     return admitted if len(admitted) + on_their_way >= p.status.min_replicas else ready
 
 
-def charge_last_round(p: Pass) -> None:
-    """The end of the last round is charged: at its successor, or once every member is accounted for.
+def charge_last_round(p: Pass) -> str:
+    """The end of the last round is charged: at its successor, or once every member is accounted for. Returns
+    why a failure rule ends the job, "" if none does.
 
     A suspension is not charged, and of the failures that one broken path causes only the first: neither
     the members that go on to miss each other nor the round that ended before.
@@ -278,7 +279,8 @@ def charge_last_round(p: Pass) -> None:
     why = p.round.next_cause
     chargeable = why.account and why.cause not in NEVER_CHARGED
     if p.round.number > 0 and chargeable and (why.rule_name or not _continues_series(p)):
-        charge_round(p)
+        return charge_round(p)
+    return ""
 
 
 def _continues_series(p: Pass) -> bool:

@@ -64,8 +64,6 @@ class Pass:
     held: frozenset[str] = frozenset()
     """Pods (by UID) that are replaced or being deleted, and whose workers the running round still needs. The
     planner sets it once, before losses are judged: a member that is kept is a witness, too."""
-    failed_by_rule: str = ""
-    """Why a failure rule ends the job, if one does: set where something is charged, read by ``lifecycle``."""
 
     def __post_init__(self) -> None:
         self.pods_by_uid: dict[str, Pod] = {p.uid: p for p in self.observed.pods if p.of_this_job}
