@@ -250,3 +250,18 @@ class JobRun(ClusterJob):
         pids = self.worker_pids(pod)
         assert pids, f"no worker process in {pod}"
         os.kill(pids[0], signal.SIGKILL)
+
+
+def apart(job: JobRun) -> dict[str, Any]:
+    """The part of a pod's spec that puts the pods of the job on nodes of their own."""
+    term = {
+        "labelSelector": {"matchLabels": {"elasticjob.dev/job-name": job.name}},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+
+
+def change(job: JobRun, **spec: object) -> None:
+    """kubectl patch."""
+    patch = json.dumps({"spec": spec})
+    job.cluster.kubectl("-n", job.namespace, "patch", "elasticjob", job.name, "--type=merge", "-p", patch)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from devcluster.wait import wait_for
-from tests.e2e.job import DEADLINE, JobRun
+from tests.e2e.job import DEADLINE, JobRun, change
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 
@@ -67,12 +66,6 @@ def test_complete_with_a_spare_and_deleted_at_once(job: JobRun) -> None:
     gone(job)
     assert any("of round 1 succeeded" in text for text in job.told("JobComplete"))
     assert not any("Traceback" in Path(log).read_text() for log in logs)
-
-
-def change(job: JobRun, **spec: object) -> None:
-    """kubectl patch."""
-    patch = json.dumps({"spec": spec})
-    job.cluster.kubectl("-n", job.namespace, "patch", "elasticjob", job.name, "--type=merge", "-p", patch)
 
 
 def gone(job: JobRun) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from devcluster.nodeagent.client import NodeAgentError
-from tests.e2e.job import SCRIPTS, JobRun
+from tests.e2e.job import SCRIPTS, JobRun, apart
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 
@@ -29,15 +29,6 @@ def lone_steps(job: JobRun, *arguments: str) -> list[str]:
     """torchrun with workers that need no other rank."""
     script = str(SCRIPTS / "lone_steps.py")
     return ["torchrun", f"--rdzv-conf=stall_timeout={STALL_SECONDS}", script, str(job.folder), *arguments]
-
-
-def apart(job: JobRun) -> dict[str, object]:
-    """The part of a pod's spec that puts the pods of the job on nodes of their own."""
-    term = {
-        "labelSelector": {"matchLabels": {"elasticjob.dev/job-name": job.name}},
-        "topologyKey": "kubernetes.io/hostname",
-    }
-    return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
 
 
 def undisturbed(job: JobRun, number: int, restarts: int) -> None:

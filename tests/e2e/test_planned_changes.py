@@ -11,20 +11,14 @@ import pytest
 
 from devcluster.wait import wait_for
 from elasticjob.contract.text import node_words
-from tests.e2e.job import DIGITS, SCRIPTS, TORCHRUN, JobRun
-from tests.e2e.test_preemption import apart, evict
+from tests.e2e.job import DIGITS, SCRIPTS, TORCHRUN, JobRun, apart, change
+from tests.e2e.test_preemption import evict
 from tests.integration.test_node_notices import tainted
 
 GONE_SECONDS = 50.0
 """Well over the 10 s of a hook and the time to end, well below the 70 s of one that waits for a next pod."""
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster, pytest.mark.timeout(1800)]
-
-
-def change(job: JobRun, **spec: object) -> None:
-    """kubectl patch."""
-    patch = json.dumps({"spec": spec})
-    job.cluster.kubectl("-n", job.namespace, "patch", "elasticjob", job.name, "--type=merge", "-p", patch)
 
 
 def drainable(job: JobRun, number: int, members: int) -> None:

@@ -12,22 +12,13 @@ from typing import Any
 import pytest
 
 from devcluster.wait import wait_for
-from tests.e2e.job import DEADLINE, SCRIPTS, TORCHRUN, JobRun
+from tests.e2e.job import DEADLINE, SCRIPTS, TORCHRUN, JobRun, apart
 from tests.e2e.pod_history import PodHistory
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster, pytest.mark.slow]
 
 HALF_A_NODE = {"requests": {"cpu": "32"}, "limits": {"cpu": "32"}}
 """Of devcluster's nodes, which have 64."""
-
-
-def apart(job: JobRun) -> dict[str, Any]:
-    """The part of a pod's spec that puts the pods of the job on nodes of their own."""
-    term = {
-        "labelSelector": {"matchLabels": {"elasticjob.dev/job-name": job.name}},
-        "topologyKey": "kubernetes.io/hostname",
-    }
-    return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
 
 
 def charged(job: JobRun) -> dict[str, int]:

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from devcluster.cluster import Cluster
-from elasticjob.contract.names import JOB_LABEL
-from tests.e2e.job import ENVIRONMENT, TORCHRUN, JobRun, Operator
+from tests.e2e.job import ENVIRONMENT, TORCHRUN, JobRun, Operator, apart
 
 JOB = "resnet"
 SOON = {"lastCallTimeoutSeconds": 2, "heartbeatTimeoutSeconds": 3, "initialLastCallTimeoutSeconds": 5}
@@ -157,13 +156,13 @@ def webhook_down(case: Case) -> None:
 
 
 def node_off(case: Case) -> None:
-    case.train(pod=_apart())
+    case.train(pod=apart(case.job))
     _off(case, case.node_of(1))
     case.round(2)
 
 
 def all_nodes_off(case: Case) -> None:
-    case.train(pod=_apart())
+    case.train(pod=apart(case.job))
     for node in {case.node_of(0), case.node_of(1)}:
         _off(case, node)
     case.job.wait_for(
@@ -286,7 +285,7 @@ def no_room_to_grow(case: Case) -> None:
 
 def a_bad_node(case: Case) -> None:
     """Whatever runs on one node dies there."""
-    case.train(pod=_apart())
+    case.train(pod=apart(case.job))
     bad = case.node_of(1)
     for number in (2, 3, 4):
         on_it = [n for n, p in case.job.pods().items() if p["spec"].get("nodeName") == bad and _runs(p)]
@@ -345,9 +344,3 @@ def _half_a_node(cluster: Cluster) -> dict[str, Any]:
     node = cluster.read(f"/api/v1/nodes/{cluster.node_names[0]}")
     cpus = int(float(node["status"]["allocatable"]["cpu"]) * 0.45)
     return {"requests": {"cpu": str(cpus)}}
-
-
-def _apart() -> dict[str, Any]:
-    selector = {"matchLabels": {JOB_LABEL: JOB}}
-    term = {"labelSelector": selector, "topologyKey": "kubernetes.io/hostname"}
-    return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
