@@ -46,7 +46,7 @@ class ClusterJob:
     ) -> None:
         """Apply the job; with ``container`` it has a template, into which the other parameters go."""
         if container is not None:
-            image = {"name": "train", "image": "elasticjob-test"}
+            image: dict[str, Any] = {"name": "train", "image": "elasticjob-test"}
             if self.resources:
                 image = {**image, "resources": self.resources}
             template = {

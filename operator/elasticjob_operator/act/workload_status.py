@@ -20,7 +20,8 @@ def cleared(raw: Mapping[str, Any], now: str) -> dict[str, Any] | None:
     """Give the quota back: the second step of an eviction, all in one write. PodsReady would else be that of
     the life before, with its time, and Kueue would evict it again as soon as it is admitted."""
     status = raw.get("status") or {}
-    evicted = next((one for one in status.get("conditions") or () if one.get("type") == "Evicted"), {})
+    conditions: list[dict[str, Any]] = status.get("conditions") or []
+    evicted = next((one for one in conditions if one.get("type") == "Evicted"), {})
     if evicted.get("status") != "True" or not status.get("admission"):
         return None
     reason, said = str(evicted.get("reason")), str(evicted.get("message", ""))

@@ -16,7 +16,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from elasticjob_operator.plan.queue import changes as c
 from elasticjob_operator.plan.queue.grants import grant
 from elasticjob_operator.plan.queue.workloads import Workload, base_name
-from elasticjob_operator.plan.state.model import Job
 from tests.unit.queue.words import job
 
 _REASONS = ("Preempted", "PodsReadyTimeout", "ClusterQueueStopped", "Deactivated")
@@ -127,7 +126,7 @@ class QueuedJob(RuleBasedStateMachine):
         self.job = replace(self.job, queue=replace(self.job.queue, name=queue))
 
     def change(self, **spec: Any) -> None:
-        self.job: Job = replace(self.job, spec=replace(self.job.spec, **spec))
+        self.job = replace(self.job, spec=replace(self.job.spec, **spec))
 
     # What holds
 
