@@ -21,6 +21,9 @@ class ClusterJob:
         self.cluster = cluster
         self.namespace = namespace
         self.name = name
+        self.labels: dict[str, str] = {}
+        self.resources: dict[str, Any] = {}
+        """Of the container that trains."""
 
     def kubectl(self, *args: str, input: str | None = None) -> str:
         """What kubectl prints, called for the job's namespace."""
@@ -43,13 +46,15 @@ class ClusterJob:
     ) -> None:
         """Apply the job; with ``container`` it has a template, into which the other parameters go."""
         if container is not None:
-            image = {"name": "train", "image": "elasticjob-test"}
+            image: dict[str, Any] = {"name": "train", "image": "elasticjob-test"}
+            if self.resources:
+                image = {**image, "resources": self.resources}
             template = {
                 "metadata": {"annotations": annotations or {}},
                 "spec": {"containers": [{**image, **container}, *sidecars], **(pod or {})},
             }
             spec = {"replicas": 2, "handlerSource": "Image", "template": template, **spec}
-        meta = {"name": self.name, "namespace": self.namespace}
+        meta = {"name": self.name, "namespace": self.namespace, "labels": self.labels}
         self.create({"apiVersion": API_VERSION, "kind": KIND, "metadata": meta, "spec": spec})
 
     def patch(self, **spec: Any) -> None:

@@ -26,6 +26,7 @@ STATES = {
     "WaitingForFencing": "purple",
     "New": "light-orange",
     "Suspended": "gray",
+    "Queued": "light-gray",
     "Complete": BLUE,
     "Failed": RED,
     "Other": "dark-red",

@@ -95,6 +95,13 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         help="keys of taints, with commas, that say that a node is about to go: rounds drain, and pods are "
         f"replaced; off: none (default: {','.join(NOTICE_TAINTS)})",
     )
+    parser.add_argument(
+        "--kueue",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="jobs with the label kueue.x-k8s.io/queue-name wait for Kueue to admit them (default: "
+        "$ELASTICJOB_KUEUE, or no)",
+    )
     flags = parser.add_argument_group(
         "leader election",
         "Needed when several operators serve the same namespaces. Each flag can also be set by an "
@@ -135,7 +142,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 def choose(arguments: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Settings:
     """The settings: flags, else the environment. Raises BadSetting."""
     flags = {name: value for name, value in vars(arguments).items() if name.startswith("leader_elect_")}
-    for name in ("leader_elect", "metrics_per_job"):
+    for name in ("leader_elect", "metrics_per_job", "kueue"):
         value = getattr(arguments, name)
         flags[name] = None if value is None else str(value).lower()
     flags["metrics_bind_address"] = arguments.metrics_bind_address

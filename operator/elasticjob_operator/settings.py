@@ -29,6 +29,7 @@ METRICS_TOKEN_FILE_ENV = "ELASTICJOB_METRICS_TOKEN_FILE"
 NOTICE_TAINTS_ENV = "ELASTICJOB_NODE_NOTICE_TAINTS"
 LOG_LEVEL_ENV = "ELASTICJOB_LOG_LEVEL"
 LOG_FORMAT_ENV = "ELASTICJOB_LOG_FORMAT"
+KUEUE_ENV = "ELASTICJOB_KUEUE"
 HANDLER_IMAGE_ENV = "ELASTICJOB_HANDLER_IMAGE"
 HANDLER_PULL_POLICY_ENV = "ELASTICJOB_HANDLER_IMAGE_PULL_POLICY"
 LEASE_NAME = "elasticjob-operator"
@@ -112,6 +113,8 @@ class Settings:
     """What holds for jobs that do not say it."""
     notice_taints: tuple[str, ...] = NOTICE_TAINTS
     """Keys of taints that say that a node is about to go; empty: none is heeded."""
+    kueue: bool = False
+    """Jobs with the label of a queue wait for Kueue to admit them."""
     election: Place | None = None
     """The Lease that decides which of several processes acts; None: this one does."""
 
@@ -151,6 +154,7 @@ def from_environment(
             namespaces=_namespace_defaults(given.get(NAMESPACE_DEFAULTS_ENV, "").strip()),
         ),
         notice_taints=_notice_taints(given.get(NOTICE_TAINTS_ENV, "").strip()),
+        kueue=_truth(given, KUEUE_ENV, default=False),
         election=_election(given) if elect else None,
         probes=_address(given, PROBES_ENV),
         metrics=_metrics(given),

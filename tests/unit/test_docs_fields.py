@@ -47,6 +47,8 @@ OF_KUBEFLOW = {
     "schedulingPolicy",
 }
 """Of PyTorchJob, TrainJob and its runtimes."""
+OF_KUEUE = {"externalFrameworks", "queueingStrategy"}
+"""Of its configuration and its queues."""
 OF_THE_PROBES = {"heardSeconds", "loopLagSeconds"}
 PATH = re.compile(r"(?<![\w./-])((?:spec|status)(?:\.(?!(?:md|py)\b)[a-zA-Z]+)+)")
 NAME = re.compile(r"`(?:[a-zA-Z]+\.)*([a-z]+(?:[A-Z][a-zA-Z]*)+)(?=[`:=. ])")
@@ -100,6 +102,7 @@ NAMES = (
     | VALUES
     | OF_OTHERS
     | OF_KUBEFLOW
+    | OF_KUEUE
     | OF_THE_PROBES
     | OF_RECORDS
     | OF_COMMANDS

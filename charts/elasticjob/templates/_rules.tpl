@@ -41,4 +41,12 @@ makes the object needs create as well as patch.
 - apiGroups: [""]
   resources: [events]
   verbs: [create, patch]
+{{- if .Values.kueue.enabled }}
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads/status]
+  verbs: [patch]
+{{- end }}
 {{- end }}

@@ -35,6 +35,7 @@ _COLOURS = {
     "Failed": "red",
     "WaitingForFencing": "red",
     "Suspended": "blue",
+    "Queued": "blue",
     "Standby": "blue",
 }
 SHOWN_ROUNDS = 8

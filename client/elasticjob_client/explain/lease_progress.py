@@ -77,7 +77,7 @@ def _goodput(job: ElasticJob, found: ProgressReport) -> int | None:
 def age_seconds(job: ElasticJob, now: datetime) -> int | None:
     """How old the step is that the job shows; None if it has none, has ended, or is not to make any."""
     seen = job.status
-    if seen is None or seen.terminal_state or seen.progress is None or job.state == "Suspended":
+    if seen is None or seen.terminal_state or seen.progress is None or job.state in ("Suspended", "Queued"):
         return None
     last = seen.progress.last_report_time
     return None if last is None else max(0, int((now - last).total_seconds()))

@@ -27,7 +27,7 @@ def state(job: ElasticJob, pods: Sequence[Pod], now: datetime) -> Check:
     if training is None:
         return _check("unknown", "its status does not say whether it trains", advice)
     text = f"{training.reason}: {training.message}"
-    if job.ended or training.status == "True" or training.reason == "Suspended":
+    if job.ended or training.status == "True" or training.reason in ("Suspended", "Queued"):
         return _check("ok", text, "")
     return _check("failed" if _stays(job, training.message) else "unknown", text, advice)
 

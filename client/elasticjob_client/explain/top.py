@@ -23,6 +23,7 @@ _ORDER = (
     "FormingRound",
     "Draining",
     "Training",
+    "Queued",
     "Suspended",
     "Complete",
 )

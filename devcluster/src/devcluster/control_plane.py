@@ -250,6 +250,19 @@ class ControlPlane(ClusterAccess):
         """A port of 127.0.0.1 for a server that a test starts; it is kept while the cluster lives."""
         return self._ports.take()
 
+    def add_process(
+        self,
+        name: str,
+        arguments: list[str],
+        ready: Callable[[int], bool],
+        env: Mapping[str, str] | None = None,
+    ) -> Component:
+        """One more process of the cluster, which ends with it at the latest. It is not started yet.
+
+        `ready` is polled with the process's id after each start.
+        """
+        return self._add(name, arguments, ready, env=env)
+
     def proxy(self, host: str = "127.0.0.1") -> TcpProxy:
         """A new proxy to the API server, listening on `host`, that can be cut; it ends with the cluster.
 

@@ -18,6 +18,7 @@ from elasticjob_operator.act.job_state import JobState, Spawn
 from elasticjob_operator.act.owned_writer import OwnedWriter
 from elasticjob_operator.act.pod_creation import PodCreation
 from elasticjob_operator.act.pods import PodWriter
+from elasticjob_operator.act.queues import Queues
 from elasticjob_operator.act.round_publisher import LeaseRoundPublisher, RoundPublisher
 from elasticjob_operator.act.spec_warnings import new_warnings
 from elasticjob_operator.act.status_writer import StatusWriter
@@ -31,7 +32,8 @@ FAILING_WRITES_SHOWN_SECONDS = 1.0
 
 
 class Applier:
-    """Carries out plans, of any job. ``spawn`` runs what may outlive a pass."""
+    """Carries out plans, of any job. ``spawn`` runs what may outlive a pass. ``queues``: those of
+    Kueue are heeded."""
 
     def __init__(
         self,
@@ -40,6 +42,7 @@ class Applier:
         clock: Callable[[], float],
         handler_image: HandlerImage,
         spawn: Spawn,
+        queues: bool = False,
     ) -> None:
         self._api = api
         self._cache = cache
@@ -50,6 +53,7 @@ class Applier:
         self.publisher: RoundPublisher = LeaseRoundPublisher(api, cache, clock)
         self.creation = PodCreation(cache, clock)
         self.owned = OwnedWriter(api, cache, clock, self.publisher.reading)
+        self.queues = Queues(api, cache, clock, spawn, self.recorder, queues)
         self._pods = PodWriter(api, cache, handler_image)
 
     async def write_rest(
@@ -114,6 +118,7 @@ class Applier:
             self.publisher.is_there(job, state.published)
             and (state.owned.protected or self.owned.protects(job, state.owned))
             and not claims.unread(job, state.pods)
+            and (job.grant is None or job.grant.placed)
         )
 
 

@@ -15,6 +15,7 @@ from elasticjob_operator.act.owned import Contents
 from elasticjob_operator.act.owned_kinds import KINDS, RIGHTS
 from elasticjob_operator.act.pod_creation_limiter import Reservation
 from elasticjob_operator.act.write_backoff import WriteBackoff
+from elasticjob_operator.observe.packed_template import PackedTemplate
 from elasticjob_operator.plan.state.model import WAIT_RENEW_SECONDS, Target
 from elasticjob_operator.plan.state.status_size import MAX_STATUS_BYTES
 from elasticjob_operator.plan.template.accelerators import Claims
@@ -187,6 +188,16 @@ class EventState:
 
 
 @dataclass
+class QueueState:
+    """What is remembered of the queue that a job is in."""
+
+    flavors: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The specs of the ResourceFlavors that the queue has chosen since it last admitted the job."""
+    template: tuple[Any, PackedTemplate | None] = (None, None)
+    """The job's template with what the queue says of nodes, after what it was made from."""
+
+
+@dataclass
 class JobState:
     """See the module."""
 
@@ -197,6 +208,7 @@ class JobState:
     published: PublishedState = field(default_factory=PublishedState)
     warnings: WarningState = field(default_factory=WarningState)
     events: EventState = field(default_factory=EventState)
+    queue: QueueState = field(default_factory=QueueState)
     max_status_bytes: int = MAX_STATUS_BYTES
     """How large the status may be: less where the API server has found the whole object too large."""
     confirmed: object = None

@@ -23,6 +23,7 @@ from elasticjob_operator.controller.job_source import JobSource
 from elasticjob_operator.controller.queue import WorkQueue
 from elasticjob_operator.controller.reconciler import Planner, Reconciler
 from elasticjob_operator.controller.registry import JobEntry, Registry, Request
+from elasticjob_operator.controller.stray_quota import StrayQuota
 from elasticjob_operator.controller.tasks import Tasks
 from elasticjob_operator.logs import about, redacted
 from elasticjob_operator.metrics.meter import Meter
@@ -66,11 +67,13 @@ class Controller:
         call_later = asyncio.get_running_loop().call_later
         self.queue: WorkQueue[Request] = WorkQueue(clock, call_later, self._start_worker)
         self.registry = Registry(
-            changed=self.queue.add, forgotten=self.queue.discard, defaults=settings.job_defaults
+            changed=self.queue.add, forgotten=self._forget, defaults=settings.job_defaults
         )
-        self.cache = ClusterCache(api, settings.namespaces, self.enqueue, clock, settings.notice_taints)
+        self.cache = ClusterCache(
+            api, settings.namespaces, self.enqueue, clock, settings.notice_taints, settings.kueue
+        )
         handler = HandlerImage(settings.handler_image, settings.handler_pull_policy)
-        applier = Applier(api, self.cache, clock, handler, self._workers.spawn)
+        applier = Applier(api, self.cache, clock, handler, self._workers.spawn, settings.kueue)
         self.source = JobSource(api, settings, self.registry, self.queue, self.cache, applier, clock)
         self.reconciler = Reconciler(
             api,
@@ -83,6 +86,7 @@ class Controller:
             self.queue.has_news,
         )
         self.reconciler.decided = self.meter.decided
+        self._strays = StrayQuota(api, self.cache, self.registry, applier.queues.writer)
         self._api = api
         self._applier = applier
         self._limiter = FairLimiter(settings.max_passes, _MAX_SLOW_PASSES, _MAX_SLOW_PASSES)
@@ -137,6 +141,12 @@ class Controller:
         entry = self.registry.get(namespace, name)
         if entry is not None:
             self.queue.add(entry.request)
+        if entry is None or entry.view.deleting:
+            self._strays.look()
+
+    def _forget(self, request: Request) -> None:
+        self.queue.discard(request)
+        self._strays.look()
 
     def under_way(self) -> dict[str, float]:
         """The jobs with a pass under way, and for how many seconds. Time during an outage of the API server
@@ -162,6 +172,8 @@ class Controller:
         await self.cache.synced()
         self.queue.open()
         self.meter.took_over()
+        if self.settings.kueue:
+            self._workers.spawn(self._strays.run(), "quota of jobs that are gone")
         for entry in self.registry:
             if self._urgency(entry) == Urgency.LOSS:
                 self.queue.add(entry.request)

@@ -61,8 +61,9 @@ log = logging.getLogger("elasticjob.operator")
 
 
 class Decision(NamedTuple):
-    """A plan, and what it was made from."""
+    """A plan, and what it was made from. ``job``: what its queue lets it have."""
 
+    job: Job
     observed: Observed
     now: Now
     plan: Plan
@@ -152,7 +153,8 @@ class Reconciler:
         return decision._replace(plan=plan)
 
     def _observe_and_plan(self, entry: JobEntry, view: JobView) -> Decision:
-        state, job = entry.state, view.job
+        state = entry.state
+        job = self._applier.queues.limited(view.job, view.status, state)
         planner = state.planner
         continuity = self._cache.continuity(job.namespace)
         if planner.continuity != continuity or not self._cache.trusted(job.namespace):
@@ -180,14 +182,14 @@ class Reconciler:
         cost = time.thread_time() - began
         if cost > _COSTLY_SECONDS:
             entry.rest_until = self._clock() + _REST * cost
-        return Decision(observed, now, plan)
+        return Decision(job, observed, now, plan)
 
     async def _act(
         self, entry: JobEntry, view: JobView, decision: Decision, fresh: bool, hurried: bool
     ) -> float | None:
         """Write what was decided: the status first, pods last, then Events."""
-        state, job = entry.state, view.job
-        observed, now, decided = decision
+        state = entry.state
+        job, observed, now, decided = decision
         if self._others_leave(state, view, decided):
             state.planner.timers = {**decided.timers, **state.planner.timers}
             entry.rest_until = max(entry.rest_until, self._clock() + _LEAVING_SECONDS)
@@ -221,7 +223,8 @@ class Reconciler:
             events += more
         finally:
             self._recorder.send(job, events, state.events)
-        return earliest(decided.wake_after, wake_after)
+        queue_due = None if view.deleting else await self._applier.queues.write(view.job, decided, state)
+        return earliest(decided.wake_after, wake_after, queue_due)
 
     def _others_leave(self, state: JobState, view: JobView, decided: Plan) -> bool:
         """Whether to wait for other members, where one has left the round without giving a reason.

@@ -13,7 +13,7 @@ from elasticjob_operator.observe.spec import JobView
 
 STATES = (
     *("New", "WaitingForPods", "FormingRound", "WaitingForFencing", "Establishing", "Training", "Draining"),
-    *("Suspended", "Complete", "Failed"),
+    *("Suspended", "Queued", "Complete", "Failed"),
 )
 """The reasons of the condition Training; New before the first status."""
 OTHER = "Other"

@@ -23,8 +23,10 @@ from elasticjob_operator.observe.lists import PAGE, read_list
 from elasticjob_operator.observe.objects import SeenAccount, SeenNode, T, read_account, read_node
 from elasticjob_operator.observe.seen_lease import SeenLease, read_lease
 from elasticjob_operator.observe.seen_pod import SeenPod, read_pod
+from elasticjob_operator.observe.seen_workload import SeenWorkload, read_workload, workloads_path
 from elasticjob_operator.observe.store import Store
 from elasticjob_operator.observe.write_outage_probe import WriteOutageProbe
+from elasticjob_operator.plan.queue.workloads import Workload
 from elasticjob_operator.plan.state.model import OOM_KILLED, Job, Observed, Participant, Pod
 
 Dirty = Callable[[str, str], None]
@@ -54,11 +56,12 @@ class Watched:
     pods: Informer[SeenPod]
     leases: Informer[SeenLease]
     accounts: Informer[SeenAccount]
+    workloads: Informer[SeenWorkload] | None
 
 
 class ClusterCache:
     """See the module. ``namespaces`` empty: all of them. ``notices``: keys of taints that nodes have which
-    are about to go."""
+    are about to go. ``queues``: Workloads of Kueue are watched, too."""
 
     def __init__(
         self,
@@ -67,8 +70,10 @@ class ClusterCache:
         dirty: Dirty,
         clock: Callable[[], float],
         notices: Collection[str] = (),
+        queues: bool = False,
     ) -> None:
         self._api = api
+        self._queues = queues
         self._dirty = dirty
         self._clock = clock
         self._pulse_at = clock()
@@ -84,6 +89,7 @@ class ClusterCache:
         self.leases: Store[SeenLease] = Store(self._lease_changed, clock, self._lease_written)
         self.nodes: Store[SeenNode] = Store(self._node_changed, clock)
         self.accounts: Store[SeenAccount] = Store(self._account_changed, clock)
+        self.workloads: Store[SeenWorkload] = Store(self._workload_changed, clock)
         self._accounts_gone: dict[tuple[str, str, str], int] = {}
         """How often the account of a job (namespace, name, UID) was deleted, of those that were last."""
         self._watched = {ns: self._informers(ns) for ns in (namespaces or ("",))}
@@ -92,12 +98,20 @@ class ClusterCache:
 
     def informers(
         self,
-    ) -> Iterable[Informer[SeenPod] | Informer[SeenLease] | Informer[SeenAccount] | Informer[SeenNode]]:
+    ) -> Iterable[
+        Informer[SeenPod]
+        | Informer[SeenLease]
+        | Informer[SeenAccount]
+        | Informer[SeenWorkload]
+        | Informer[SeenNode]
+    ]:
         """All informers, each to be run as a task."""
         for watched in self._watched.values():
             yield watched.pods
             yield watched.leases
             yield watched.accounts
+            if watched.workloads is not None:
+                yield watched.workloads
         yield self._nodes
 
     def reset(self) -> None:
@@ -108,6 +122,8 @@ class ClusterCache:
             watched.pods.reset()
             watched.leases.reset()
             watched.accounts.interrupted()
+            if watched.workloads is not None:
+                watched.workloads.reset()
         self._nodes.interrupted()
 
     async def synced(self) -> None:
@@ -135,6 +151,7 @@ class ClusterCache:
                     self.leases.age()
                     self.nodes.age()
                     self.accounts.age()
+                    self.workloads.age()
         finally:
             await probe.aclose()
 
@@ -225,6 +242,11 @@ class ClusterCache:
         """The job's pods, without what depends on their nodes."""
         return {name: seen.pod for name, seen in self.pods.of_job(job.namespace, job.name).items()}
 
+    def unended_pods(self, namespace: str, name: str, uid: str) -> set[str]:
+        """The pods of this job that may still use what they were scheduled with, by name."""
+        pods = self.pods.of_job(namespace, name)
+        return {pod for pod, seen in pods.items() if seen.owner == uid and not seen.pod.ended}
+
     def service_accounts(self, job: Job) -> tuple[str, ...]:
         """The service accounts of the job's pods."""
         return tuple(sorted({p.service_account for p in self.pods.of_job(job.namespace, job.name).values()}))
@@ -309,6 +331,18 @@ class ClusterCache:
         if watched is not None:
             watched.leases.expects(seen.version)
 
+    def saw_workload(self, raw: Json) -> None:
+        """Take over the answer to a write of ours; the next pass follows from it."""
+        self.workloads.answered(read_workload(raw))
+
+    def workloads_of(self, job: Job) -> tuple[Workload, ...] | None:
+        """The job's own Workloads; None where they can't be seen."""
+        watched = self._watched_in(job.namespace)
+        if watched is None or watched.workloads is None or watched.workloads.forbidden:
+            return None
+        found = self.workloads.of_job(job.namespace, job.name).values()
+        return tuple(one.workload for one in found if one.job_uid == job.uid)
+
     def _informers(self, namespace: str) -> Watched:
         scope = f"/namespaces/{namespace}" if namespace else ""
 
@@ -320,6 +354,11 @@ class ClusterCache:
             pods=informer("/api/v1{}/pods", read_pod, self.pods),
             leases=informer("/apis/coordination.k8s.io/v1{}/leases", read_lease, self.leases),
             accounts=informer("/api/v1{}/serviceaccounts", read_account, self.accounts, optional=True),
+            workloads=(
+                informer(workloads_path(namespace), read_workload, self.workloads, optional=True)
+                if self._queues
+                else None
+            ),
         )
 
     def _watched_in(self, namespace: str) -> Watched | None:
@@ -393,6 +432,9 @@ class ClusterCache:
                 del self._accounts_gone[next(iter(self._accounts_gone))]
         if key in self._accounts_gone:
             self._dirty(account.namespace, account.job)
+
+    def _workload_changed(self, workload: SeenWorkload) -> None:
+        self._dirty(workload.namespace, workload.job)
 
     def _lease_written(self, lease: SeenLease) -> None:
         self._api.write_outages.lease_written(lease.namespace, self._clock())

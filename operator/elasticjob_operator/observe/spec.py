@@ -15,6 +15,7 @@ from elasticjob.contract.limits import Limits
 from elasticjob_operator.observe.fields import version_of
 from elasticjob_operator.observe.packed_template import PackedTemplate, TemplateTooLarge
 from elasticjob_operator.plan.state import status_json
+from elasticjob_operator.plan.state.grant import QueueRequest
 from elasticjob_operator.plan.state.model import (
     CleanPodPolicy,
     FencingType,
@@ -34,6 +35,8 @@ MANAGER = "elasticjob.dev/operator"
 ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"
 """The garbage collector's own finalizers: on an object whose dependents are to outlive it, and on one that
 waits until they are gone."""
+QUEUE_LABEL, PRIORITY_LABEL = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
+"""Labels of an ElasticJob: a LocalQueue of its namespace, and a WorkloadPriorityClass."""
 _MOST_FINALIZERS, _LONGEST_FINALIZER = 8, 253
 """What is kept of others' finalizers: the API server bounds neither their number nor their length."""
 
@@ -123,9 +126,9 @@ def read_job(
                 f"{namespace}/{name}: {error}; the job is left alone. Put long scripts and lists into a "
                 "ConfigMap or the image, delete the job, and apply it again"
             ) from error
-    finalizers = _finalizers(meta)
-    if job.finalizers != finalizers:
-        job = replace(job, finalizers=finalizers)
+    finalizers, queue = _finalizers(meta), _queue(meta)
+    if (job.finalizers, job.queue) != (finalizers, queue):
+        job = replace(job, finalizers=finalizers, queue=queue)
     try:
         status = status_json.parse(_mapping(raw.get("status")))
     except StatusTooNewError as error:
@@ -157,6 +160,13 @@ def _finalizers(meta: Mapping[str, Any]) -> tuple[str, ...]:
     kept = [one[:_LONGEST_FINALIZER] for one in others[:_MOST_FINALIZERS]]
     more = len(others) - len(kept)
     return (*kept, f"{more} more") if more else tuple(kept)
+
+
+def _queue(meta: Mapping[str, Any]) -> QueueRequest | None:
+    """What the labels ask for. A label of another form than the API server accepts is not there."""
+    labels = _mapping(meta.get("labels"))
+    name = str(labels.get(QUEUE_LABEL) or "")
+    return QueueRequest(name, str(labels.get(PRIORITY_LABEL) or "")) if name else None
 
 
 def read_spec(spec: Mapping[str, Any], defaults: JobDefaults = _NO_DEFAULTS) -> JobSpec:

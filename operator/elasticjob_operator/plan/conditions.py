@@ -1,7 +1,7 @@
 """Conditions: what people and ``kubectl wait`` read. Every one is there from the first write.
 
 The reason of Training is the STATE column: WaitingForPods, FormingRound, WaitingForFencing, Training,
-Establishing, Suspended, Complete, Failed.
+Establishing, Suspended, Queued, Complete, Failed.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _describe_suspension(p: Pass) -> None:
     before = p.status.condition("Suspended")
     wanted = suspension.wanted(p) and p.round.drain is None
     if wanted and not p.status.terminal_state:
-        _set(p, "Suspended", "True", "Suspended", suspension.sentence(p))
+        _set(p, "Suspended", "True", suspension.reason(p), suspension.sentence(p))
     elif before is None:
         _set(p, "Suspended", "False", "NotSuspended", "the job was never suspended")
     elif before.status == "True" and not suspension.wanted(p):
@@ -116,7 +116,8 @@ def _training(p: Pass, outlook: Outlook) -> tuple[str, str, str]:
         stuck = _cannot_start(p)
         change = draining.describe(p) or outlook.change
         change = change.removesuffix(scaling.NONE_COMING) if stuck else change
-        more = "".join(f"; {text}" for text in (said, change, p.observed.uncounted) if text)
+        queue = "" if r.drain is not None else _queue(p)
+        more = "".join(f"; {text}" for text in (said, change, queue, p.observed.uncounted) if text)
         state = "Training" if r.drain is None else "Draining"
         return "True", state, f"{who}{unheard.sentence(p)}{more}{_shortage(p)}{_held_up(p, stuck)}"
     ended = "" if r.resumed else f"round {r.number} ended: "
@@ -140,8 +141,13 @@ def _not_yet(p: Pass, waiting: Waiting) -> str:
     elif not stuck and not refused:
         stuck = _stays_away(p)
     held = (early, unjoined, why, open_files.shortage(p), refused, stuck, ignored_pods.sentence(p))
-    text = "; ".join(filter(None, (*held, p.observed.uncounted)))
+    text = "; ".join(filter(None, (*held, _queue(p), p.observed.uncounted)))
     return f"{text}; {count}" if count else text
+
+
+def _queue(p: Pass) -> str:
+    """Why the job has fewer pods than it asks for."""
+    return p.job.grant.sentence if p.job.grant is not None else ""
 
 
 def _shortage(p: Pass) -> str:

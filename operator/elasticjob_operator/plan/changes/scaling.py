@@ -97,6 +97,8 @@ def rescale(p: Pass) -> str:
         return f"will {change} in {left:.0f} s, because spec.replicas changes too often"
     if have > wanted:
         text = f"scaled down from {have} to {counted(wanted, 'member')}"
+        if p.job.grant is not None and p.job.grant.sentence:
+            text = f"{text}: {p.job.grant.sentence}"
         draining.change_or_drain(p, Evidence(Cause.SCALED_DOWN, text))
         return ""
     left = backoff.growth_backoff_left(p)

@@ -31,6 +31,15 @@ from elasticjob_operator.plan.state.status import RESUMED_MESSAGE
 _SUSPENDED = "the job was suspended"
 
 
+def reason(p: Pass) -> str:
+    """The reason of the condition Training while the job has no pods: its user's wish, or its queue's."""
+    return "Suspended" if p.job.grant is None else "Queued"
+
+
+def _why(p: Pass) -> str:
+    return _SUSPENDED if p.job.grant is None else f"held by its queue: {p.job.grant.sentence}"
+
+
 def wanted(p: Pass) -> bool:
     """Whether the job should be suspended; pods of others are not ours to delete."""
     return p.job.spec.suspend and p.job.spec.template is not None
@@ -38,7 +47,7 @@ def wanted(p: Pass) -> bool:
 
 def drains(p: Pass) -> bool:
     """Whether the running round goes on for now, because it drains before the job is suspended."""
-    return not p.status.is_true("Suspended") and draining.holds(p, Evidence(Cause.SUSPENDED, _SUSPENDED))
+    return not p.status.is_true("Suspended") and draining.holds(p, Evidence(Cause.SUSPENDED, _why(p)))
 
 
 def suspend(p: Pass) -> str:
@@ -48,18 +57,21 @@ def suspend(p: Pass) -> str:
     if p.status.is_true("Suspended"):
         return failed_by_rule
     if p.round.phase == "Active":
-        draining.end(p, Evidence(Cause.SUSPENDED, _SUSPENDED))
+        draining.end(p, Evidence(Cause.SUSPENDED, _why(p)))
     else:
         failed_by_rule = charge_last_round(p)
         if p.round.resumed:  # and suspended again before there was a round
             p.set_round(resumed=False)
-            p.set_end(cause=Cause.SUSPENDED, account=CAUSES[Cause.SUSPENDED], message=_SUSPENDED)
+            p.set_end(cause=Cause.SUSPENDED, account=CAUSES[Cause.SUSPENDED], message=_why(p))
     failed_by_rule = charge_early_ends(p) or failed_by_rule
     revision.forget(p, p.pods_by_uid.keys())
     _replace_all_pods(p)
     p.status = p.status.stopped(p.now.wall)
     p.set(start_time=None)
-    p.event("JobSuspended", f"{_SUSPENDED}; its pods are being deleted, its status is kept")
+    if p.job.grant is not None and not running(p):
+        p.event("JobQueued", p.job.grant.sentence)
+    else:
+        p.event("JobSuspended", f"{_why(p)}; its pods are being deleted, its status is kept")
     return failed_by_rule
 
 
@@ -68,14 +80,16 @@ def hold(p: Pass) -> Waiting:
     pods = running(p)
     for pod in pods:
         if not pod.deleting:
-            p.actions.append(DeletePod(pod.name, pod.uid, _SUSPENDED))
+            p.actions.append(DeletePod(pod.name, pod.uid, _why(p)))
     there = {pod.uid for pod in pods}
     members = p.status.members()
     p.set(participants=members if any(m.pod_uid in there for m in members) else (), replicas=0)
     p.set_round(members=0, world_size=None, leader_pod_name="")  # no pod trains, and people look here
     names = listed([pod.name for pod in pods])
     why = f"waiting for {names} to end" if pods else "no pods until spec.suspend is false"
-    return Waiting(why, reason="Suspended")
+    if p.job.grant is not None:
+        why = f"{p.job.grant.sentence}; {why}" if pods else p.job.grant.sentence
+    return Waiting(why, reason=reason(p))
 
 
 def running(p: Pass) -> list[Pod]:
@@ -86,6 +100,9 @@ def running(p: Pass) -> list[Pod]:
 def sentence(p: Pass) -> str:
     """The pods that a suspended job still has, in words."""
     pods = len(running(p))
+    if p.job.grant is not None:
+        ending = f"; {counted(pods, 'pod')} {'is' if pods == 1 else 'are'} still terminating" if pods else ""
+        return f"held by its queue: {p.job.grant.sentence}{ending}"
     if pods:
         return f"suspended; {counted(pods, 'pod')} {'is' if pods == 1 else 'are'} still terminating"
     return "suspended: the job has no running pods, its status is kept; set spec.suspend to false to resume"
@@ -117,4 +134,4 @@ def resume(p: Pass) -> None:
 def _replace_all_pods(p: Pass) -> None:
     """Free all slots; what happens to the present pods is no longer evidence."""
     p.set(attempts=tuple(attempt + 1 if attempt >= 0 else attempt for attempt in p.status.attempts))
-    p.set_members(tuple(replace(m, state=MemberState.LOST, message=_SUSPENDED) for m in p.status.members()))
+    p.set_members(tuple(replace(m, state=MemberState.LOST, message=_why(p)) for m in p.status.members()))

@@ -26,6 +26,7 @@ from elasticjob.contract.reports import (
 from elasticjob.contract.round_record import MemberList, RoundRecord
 from elasticjob.contract.str_enum import StrEnum
 from elasticjob.rounds.waits import Wait, WaitKey
+from elasticjob_operator.plan.state.grant import Grant, QueueRequest
 from elasticjob_operator.plan.state.status import JobStatus
 
 WAIT_RENEW_SECONDS = 5
@@ -140,7 +141,8 @@ class JobSpec:
 @dataclass(frozen=True)
 class Job:
     """Identity and wish. ``finalizers`` are those that keep a job which is being deleted; none for any
-    other."""
+    other. ``queue``: the one that the job's labels ask for. ``grant``: what a queue lets it have, to which
+    ``spec`` is limited; None where no queue decides."""
 
     namespace: str
     name: str
@@ -148,6 +150,8 @@ class Job:
     generation: int
     spec: JobSpec
     finalizers: tuple[str, ...] = ()
+    queue: QueueRequest | None = None
+    grant: Grant | None = None
 
     @property
     def key(self) -> str:

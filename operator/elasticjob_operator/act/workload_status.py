@@ -1,0 +1,76 @@
+"""What is written into the status of a Workload. Pure.
+
+Each change is made from the whole object as it was just read, and is written with its version. None: there is
+nothing to change any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+StatusChange = Callable[[Mapping[str, Any], str], dict[str, Any] | None]
+"""From the object and the time now to the fields of the new status."""
+
+_BACK_AT_ONCE = ("Preempted", "NodeFailures")
+"""Evictions after which Kueue may admit again at once; after others it says itself when."""
+
+
+def cleared(raw: Mapping[str, Any], now: str) -> dict[str, Any] | None:
+    """Give the quota back: the second step of an eviction, all in one write. PodsReady would else be that of
+    the life before, with its time, and Kueue would evict it again as soon as it is admitted."""
+    status = raw.get("status") or {}
+    conditions: list[dict[str, Any]] = status.get("conditions") or []
+    evicted = next((one for one in conditions if one.get("type") == "Evicted"), {})
+    if evicted.get("status") != "True" or not status.get("admission"):
+        return None
+    reason, said = str(evicted.get("reason")), str(evicted.get("message", ""))
+    changed = with_conditions(
+        raw,
+        now,
+        QuotaReserved=("False", "Pending", said),
+        Admitted=("False", "NoReservation", "The workload has no reservation"),
+        Requeued=("True" if reason in _BACK_AT_ONCE else "False", reason, said),
+        PodsReady=("False", "WaitForStart", "Not all pods are ready or succeeded"),
+    )
+    return {"admission": None, **changed}
+
+
+def ready(raw: Mapping[str, Any], now: str) -> dict[str, Any] | None:
+    """Say that its pods have joined, unless its quota is gone."""
+    if not (raw.get("status") or {}).get("admission"):
+        return None
+    return with_conditions(raw, now, PodsReady=("True", "Started", "All pods have joined the training"))
+
+
+def finished(outcome: str, message: str) -> StatusChange:
+    """Say that the job has ended."""
+
+    def change(raw: Mapping[str, Any], now: str) -> dict[str, Any] | None:
+        reason = "Succeeded" if outcome == "Complete" else "Failed"
+        return with_conditions(raw, now, Finished=("True", reason, message or f"the job is {outcome}"))
+
+    return change
+
+
+def with_conditions(raw: Mapping[str, Any], now: str, **changed: tuple[str, str, str]) -> dict[str, Any]:
+    """The conditions with these in place of those of their types: status, reason and message of each."""
+    meta, before = raw.get("metadata") or {}, (raw.get("status") or {}).get("conditions") or []
+    since = {one["type"]: one["lastTransitionTime"] for one in before if _stays(one, changed)}
+    made = [
+        {
+            "type": kind,
+            "status": status,
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": since.get(kind, now),
+            "observedGeneration": int(meta.get("generation", 1)),
+        }
+        for kind, (status, reason, message) in changed.items()
+    ]
+    return {"conditions": [*(one for one in before if one["type"] not in changed), *made]}
+
+
+def _stays(condition: Mapping[str, Any], changed: Mapping[str, tuple[str, str, str]]) -> bool:
+    new = changed.get(condition["type"])
+    return new is not None and new[0] == condition["status"]

@@ -1,0 +1,77 @@
+"""Kueue beside the session's control plane, and an operator that heeds it, with the rights of the chart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from devcluster.cluster import Cluster
+from devcluster.kueue import Kueue
+from tests import operator_account
+from tests.chart.helm import Helm, objects
+from tests.e2e.job import JobRun, Operator
+from tests.integration.lifecycle_job import PlayedJob
+from tests.kueue.stage import Stage
+
+ON = {"kueue": {"enabled": True}}
+"""The chart's value."""
+_RIGHTS = ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+
+
+@pytest.fixture(scope="session")
+def kueue(installed: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Kueue:
+    """Kueue's manager, and the operator's account with the rights to use it."""
+    operator_account.config(installed)
+    rendered = objects(Helm(tmp_path_factory.mktemp("helm")).template(ON))
+    given = [one for one in rendered if one["kind"] in _RIGHTS and "helm.sh/hook" not in _annotations(one)]
+    installed.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(given))
+    running = Kueue(installed)
+    running.start()
+    return running
+
+
+@pytest.fixture
+def operator(kueue: Kueue, installed: Cluster, namespace: str, tmp_path: Path) -> Iterator[Operator]:
+    """An operator that serves the test's namespace and heeds Kueue."""
+    del kueue
+    running = Operator(installed, namespace, tmp_path / "operator.log", flags=["--kueue"])
+    yield running
+    running.stop()
+    print(running.log.read_text()[-8000:])
+
+
+@pytest.fixture
+def stage(operator: Operator, installed: Cluster, namespace: str) -> Iterator[Stage]:
+    """Queues to be made; they are gone before the next test begins, and the namespace's jobs as well."""
+    made = Stage(installed, namespace)
+    yield made
+    if operator.process.poll() is not None:
+        operator.restart()
+    installed.kubectl("-n", namespace, "delete", "elasticjob", "--all", "--timeout=60s", check=False)
+    installed.kubectl("-n", namespace, "delete", "pods", "--all", "--force", "--timeout=60s", check=False)
+    made.clean_up()
+
+
+@pytest.fixture
+def job(stage: Stage, installed: Cluster, namespace: str, tmp_path: Path) -> Iterator[JobRun]:
+    """A job not yet applied, that trains with torchrun."""
+    del stage
+    run = JobRun(installed, namespace, tmp_path / "run")
+    yield run
+    print(run.history())
+
+
+@pytest.fixture
+def played(stage: Stage, installed: Cluster, namespace: str) -> PlayedJob:
+    """A job not yet applied, whose participants the test plays."""
+    del stage
+    return PlayedJob(installed, namespace)
+
+
+def _annotations(one: dict[str, object]) -> dict[str, object]:
+    meta = one["metadata"]
+    assert isinstance(meta, dict)
+    return meta.get("annotations") or {}

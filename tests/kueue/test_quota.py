@@ -1,0 +1,212 @@
+"""Quota follows pods, whatever happens to the job, its Workloads and the operator: with the real Kueue, and
+participants that the tests play."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from devcluster.cluster import Cluster
+from devcluster.kueue import Kueue
+from elasticjob.contract.names import ATTEMPT_LABEL
+from tests.e2e.job import Operator
+from tests.integration.lifecycle_job import ENDS_SLOWLY, SLEEPS, PlayedJob
+from tests.kueue.stage import REQUESTS, Stage, labels
+
+pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
+
+
+def apply(stage: Stage, job: PlayedJob, script: str = SLEEPS, quota: int = 4, **spec: object) -> None:
+    """A job of 4 that trains with 2, in queue a."""
+    stage.queue("a", quota, stage.flavor())
+    job.labels = {**labels("a"), **job.labels}
+    job.resources = {"requests": REQUESTS}
+    job.apply(script, **{"replicas": 4, "minReplicas": 2, **spec})
+
+
+def all_run(job: PlayedJob, count: int = 4) -> list[str]:
+    """Wait until so many pods run; return their names."""
+
+    def running() -> list[str]:
+        pods = job.pods().items()
+        return sorted(
+            name
+            for name, pod in pods
+            if pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
+        )
+
+    return list(job.wait_for(lambda: len(running()) == count and running(), f"{count} pods run"))
+
+
+# shows: it has more rights than it needs
+def test_a_job_without_the_label_is_none_of_kueues_business(stage: Stage, played: PlayedJob) -> None:
+    stage.queue("a", 0, stage.flavor())
+    played.apply(replicas=1)
+    all_run(played, 1)
+    assert stage.of_job(played) == {}
+
+
+def test_an_operator_that_is_not_to_heed_kueue_makes_no_workload(
+    kueue: Kueue, stage: Stage, played: PlayedJob, operator: Operator, installed: Cluster
+) -> None:
+    del kueue
+    operator.stop()
+    plain = Operator(installed, played.namespace, operator.log)
+    try:
+        stage.queue("a", 0, stage.flavor())
+        played.labels = labels("a")
+        played.apply(replicas=1)
+        all_run(played, 1)
+        assert stage.of_job(played) == {}
+    finally:
+        plain.stop()
+
+
+def test_pods_go_where_the_flavor_says(stage: Stage, played: PlayedJob, installed: Cluster) -> None:
+    label = {"test.example/pool": stage.namespace}
+    installed.kubectl("label", "node", "node-b", f"test.example/pool={stage.namespace}")
+    try:
+        stage.queue("a", 2, stage.flavor(label))
+        played.labels = labels("a")
+        played.resources = {"requests": REQUESTS}
+        played.apply(replicas=2, minReplicas=1)
+        all_run(played, 2)
+        assert {pod["spec"]["nodeName"] for pod in played.pods().values()} == {"node-b"}
+        assert {pod["spec"]["nodeSelector"]["test.example/pool"] for pod in played.pods().values()} == {
+            stage.namespace
+        }
+    finally:
+        installed.kubectl("label", "node", "node-b", "test.example/pool-")
+
+
+def test_a_deleted_job_keeps_its_quota_until_its_pods_have_ended(stage: Stage, played: PlayedJob) -> None:
+    apply(stage, played, ENDS_SLOWLY)
+    all_run(played)
+    stage.ask("next", "a", 4)
+    played.delete("--wait=false")
+    played.wait_for(lambda: not played.get(), "the job is gone")
+    assert played.pods(), "they have 4 s"
+    assert not stage.admitted("next")
+    played.wait_for(lambda: stage.admitted("next"), "the next has the quota")
+    assert not played.pods()
+    played.wait_for(lambda: not stage.of_job(played), "no Workload is left")
+
+
+@pytest.mark.parametrize("cascade", ["foreground", "orphan"])
+def test_any_kind_of_deletion_leaves_no_quota_behind(stage: Stage, played: PlayedJob, cascade: str) -> None:
+    apply(stage, played)
+    all_run(played)
+    played.delete(f"--cascade={cascade}")
+    played.wait_for(lambda: not stage.of_job(played), "no Workload is left")
+    played.wait_for(lambda: stage.used("a") == 0, "no quota is used")
+
+
+def test_a_suspended_job_gives_all_back_and_asks_anew(stage: Stage, played: PlayedJob) -> None:
+    apply(stage, played)
+    all_run(played)
+    played.patch(suspend=True)
+    played.reads("Suspended", "Suspended")
+    played.wait_for(lambda: not stage.of_job(played), "no Workload is left")
+    assert not played.pods()
+    played.patch(suspend=False)
+    all_run(played)
+    assert stage.used("a") == 4
+
+
+def test_a_base_that_an_admin_deactivates_takes_its_extras_with_it(stage: Stage, played: PlayedJob) -> None:
+    """Kueue itself leaves them admitted."""
+    apply(stage, played)
+    all_run(played)
+    base = stage.of_job(played)["base"].name
+    change = ("patch", "workload", base, "--type=merge", "-p")
+    played.kubectl(*change, json.dumps({"spec": {"active": False}}))
+    played.wait_for(lambda: not played.pods() and list(stage.of_job(played)) == ["base"], "all is given back")
+    played.wait_for(lambda: stage.used("a") == 0, "no quota is used")
+    played.says(f"queue a does not admit it while spec.active of its Workload {base} is false")
+    played.kubectl(*change, json.dumps({"spec": {"active": True}}))
+    all_run(played)
+
+
+def test_an_operator_that_dies_in_an_eviction_is_no_loss(
+    stage: Stage, played: PlayedJob, operator: Operator
+) -> None:
+    apply(stage, played, ENDS_SLOWLY)
+    all_run(played)
+    operator.kill()
+    stage.ask("urgent", "a", 3, priority=500)
+    played.wait_for(lambda: stage.of_job(played)["base"].must_leave, "Kueue asks for the quota")
+    operator.restart()
+    played.wait_for(
+        lambda: any("deletionTimestamp" in pod["metadata"] for pod in played.pods().values()), "pods end"
+    )
+    operator.kill()
+    played.wait_for(lambda: not played.pods(), "the pods have ended")
+    assert not stage.admitted("urgent")
+    operator.restart()
+    played.wait_for(lambda: stage.admitted("urgent"), "the other is admitted")
+    assert list(stage.of_job(played)) == ["base"]
+
+
+def test_a_workload_that_someone_deletes_is_let_go_with_its_pods(stage: Stage, played: PlayedJob) -> None:
+    apply(stage, played)
+    first = all_run(played)
+    base = stage.of_job(played)["base"]
+    played.kubectl("delete", "workload", base.name, "--wait=false")
+    played.wait_for(lambda: stage.of_job(played).get("base", base).uid != base.uid, "there is another base")
+    second = all_run(played)
+    assert not set(first) & set(second)
+    assert {pod["metadata"]["labels"][ATTEMPT_LABEL] for pod in played.pods().values()} == {"1"}
+
+
+def test_kueue_may_be_away_and_start_again(stage: Stage, played: PlayedJob, kueue: Kueue) -> None:
+    apply(stage, played)
+    names = all_run(played)
+    kueue.component.kill()
+    try:
+        played.join(*names)
+        played.round(1)
+    finally:
+        kueue.component.start()
+    stage.ask("urgent", "a", 2, priority=500)
+    played.wait_for(lambda: stage.admitted("urgent"), "the other is admitted", 120)
+    assert len(played.pods()) <= 2
+
+
+def test_extras_follow_the_class_of_their_job(stage: Stage, played: PlayedJob) -> None:
+    """Kueue changes the priority of the Workloads with a reference to the class, and extras have none."""
+    name = stage.priority_class(100)
+    played.labels = labels("a", name)
+    apply(stage, played)
+    all_run(played)
+
+    def priorities() -> dict[str, int]:
+        return {short: one.priority for short, one in stage.of_job(played).items()}
+
+    assert priorities() == {"base": 100, "x0": 99, "x1": 99}
+    change = json.dumps({"value": 2000})
+    stage.cluster.kubectl("patch", "workloadpriorityclass", name, "--type=merge", "-p", change)
+    played.wait_for(lambda: priorities() == {"base": 2000, "x0": 1999, "x1": 1999}, "the extras follow")
+    assert stage.used("a") == 4
+
+
+def test_scaled_down_by_a_part_of_an_extra_that_part_is_given_back(stage: Stage, played: PlayedJob) -> None:
+    apply(stage, played, quota=6, replicas=6)
+    all_run(played, 6)
+    assert {name: one.count for name, one in stage.of_job(played).items()} == {
+        "base": 2,
+        "x0": 1,
+        "x1": 1,
+        "x2": 2,
+    }
+    played.scale(3)
+    all_run(played, 3)
+    played.wait_for(lambda: stage.used("a") == 3, "the rest is given back")
+    assert sum(one.count for one in stage.of_job(played).values()) == 3
+
+
+def test_a_job_whose_class_is_not_there_says_so(stage: Stage, played: PlayedJob) -> None:
+    name = f"later-{stage.namespace}"
+    played.labels = labels("a", name)
+    apply(stage, played)
+    assert f'"{name}" not found' in played.says("its Workloads in the queue cannot be written")
