@@ -71,7 +71,7 @@ def report(job: ElasticJob, pods: Sequence[Pod], now: datetime) -> Report:
     bars += _standstill(job, history[-1], last)
     lost = _lost_members(job)
     bars += [_pod(pod, last, lost.get(pod.name)) for pod in pods if pod.started]
-    bars += _gone(job, history, {**_charged(job), **lost}, {pod.name for pod in pods})
+    bars += _gone(job, history, {**_charged(job), **_last_lost(job), **lost}, {pod.name for pod in pods})
     summary = status(job, pods, now)
     lost_time = job.status.progress.lost_by_cause if job.status.progress else []
     return Report(
@@ -137,6 +137,17 @@ def _lost_members(job: ElasticJob) -> dict[str, _Loss]:
         return {}
     lost = (one for one in job.status.participants if one.state == _LOST)
     return {one.pod_name: _Loss(last.end.time, one.message or last.end.message, last.number) for one in lost}
+
+
+def _last_lost(job: ElasticJob) -> dict[str, _Loss]:
+    """The pod of the last root failure, if that befell the pod: the charge for a round names no pod."""
+    assert job.status
+    failure = job.status.last_failure
+    ends = {one.number: one.end for one in job.status.round_history}
+    end = ends.get(failure.round) if failure and failure.round is not None else None
+    if not (failure and failure.time and end and end.account in _OF_PODS):
+        return {}
+    return {failure.pod_name: _Loss(failure.time, failure.message, failure.round)}
 
 
 def _gone(job: ElasticJob, history: Sequence[Round], lost: Mapping[str, _Loss], there: Set[str]) -> list[Bar]:

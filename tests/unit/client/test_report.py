@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -16,12 +17,14 @@ import pytest
 from click.testing import Result
 
 from elasticjob_client.cli.page import colours, page
-from elasticjob_client.explain.report import report
+from elasticjob_client.explain.report import Report, report
 from elasticjob_client.explain.times import ticks
+from elasticjob_client.pods import Pod
 from elasticjob_client.resource import Charge, ElasticJob
 from tests.unit.client.made import LOST, NOW, after_a_loss, ago, conditions, job, pod
 from tests.unit.client.server import Server
 
+LOST_NODE = Path(__file__).parents[3] / "docs" / "pictures" / "lost-node.json"
 STARTED = NOW - timedelta(seconds=2450)
 PODS = [
     pod("mnist-0-0", started=STARTED),
@@ -115,6 +118,37 @@ def test_a_job_that_stands_still_is_drawn_standing_still_until_now() -> None:
     text = page(found)
     assert "no round for 100s: WaitingForFencing" in text
     assert text.count("<title>") == 1 + len(found.bars)
+
+
+def lost_node() -> Report:
+    """Of a real run: a node with a member died, and the next round has begun."""
+    run = json.loads(LOST_NODE.read_text())
+    pods = [msgspec.convert(pod, Pod) for pod in run["pods"]]
+    return report(msgspec.convert(run["job"], ElasticJob), pods, datetime.fromisoformat(run["now"]))
+
+
+def test_a_lost_pod_whose_object_is_gone_is_drawn_while_the_next_round_trains() -> None:
+    bars = {bar.label: bar for bar in lost_node().bars}
+    lost, first = bars["digits-0-0"], bars["1"]
+    assert (lost.row, lost.kind, lost.begin, lost.end) == (
+        "slot 0",
+        "pod that was lost",
+        first.begin,
+        first.end,
+    )
+    assert lost.text.endswith("was lost: digits-0-0 (group rank 0) was lost: node-a is unreachable")
+
+
+def test_a_pod_that_is_gone_and_whose_worker_failed_was_not_lost() -> None:
+    job = after_a_loss()
+    assert job.status
+    now, before = job.status.round_history
+    assert before.end
+    end = msgspec.structs.replace(before.end, account="application")
+    history = [now, msgspec.structs.replace(before, end=end)]
+    status = msgspec.structs.replace(job.status, round_history=history)
+    found = report(msgspec.structs.replace(job, status=status), [], NOW)
+    assert [bar.label for bar in found.bars] == ["1", "2"]
 
 
 def test_a_suspended_job_and_one_that_has_ended() -> None:
