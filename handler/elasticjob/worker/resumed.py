@@ -1,7 +1,7 @@
 """Says where the state of this round came from, once rank 0's script has resumed.
 
-Rank 0 writes one small file into ``$ELASTICJOB_PROGRESS_DIR``, a new folder for each round; its agent reads it.
-The file is put there in one step, so a reader finds all of it or no file.
+Rank 0 writes one small file into ``$ELASTICJOB_PROGRESS_DIR``, a new folder for each round; its agent reads
+it. The file is put there in one step, so a reader finds all of it or no file.
 """
 
 from __future__ import annotations
