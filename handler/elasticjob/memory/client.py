@@ -1,0 +1,119 @@
+"""A worker's connection to its agent's keeper."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from elasticjob.memory import wire
+from elasticjob.memory.pieces import Held, Inventory, PieceName, Save, parse
+
+ANSWER_SECONDS = 120
+"""An agent that does not answer for this long is taken for lost."""
+
+
+class AgentError(Exception):
+    """The agent does what was asked for no more; the text says why."""
+
+
+class Agent:
+    """The agent of this worker. ``where`` is what ``ELASTICJOB_MEMORY_AGENT`` says.
+
+    All methods raise AgentError if the agent refuses, has gone or does not answer; nothing else.
+    """
+
+    def __init__(self, where: str) -> None:
+        address, _, key = where.rpartition(":")
+        self._sock = socket.socket(socket.AF_UNIX)
+        try:
+            self._sock.connect("\0" + address.removeprefix("@"))
+            wire.limit_waits(self._sock, ANSWER_SECONDS)
+            self._sock.sendall(key.encode() + b"\n")
+            answer = _granted(wire.receive(self._sock))
+            self.round, self.job = int(answer["round"]), str(answer["job"])
+        except AgentError:
+            self._sock.close()
+            raise
+        except (OSError, ValueError, KeyError) as error:
+            self._sock.close()
+            raise AgentError(f"torchrun cannot be reached: {error}") from error
+
+    def close(self) -> None:
+        """End the connection."""
+        self._sock.close()
+
+    def state_of(self, name: PieceName | None) -> wire.Message:
+        """``off``: why the agent takes no more pieces, "" if it does; ``ended``, ``why``: whether the copy of
+        this piece has ended, and why it failed; ``all_stay``: whether the round drains for a change after
+        which all of its members go on."""
+        return self._ask("state", name=None if name is None else name.fields())[0]
+
+    def await_copy(self, name: PieceName, seconds: float) -> None:
+        """Wait until the copy of this piece has ended."""
+        self._ask("await", name=name.fields(), seconds=min(seconds, ANSWER_SECONDS / 2))
+
+    def lend(self, size: int, complete: Save | None, stale: Iterable[PieceName]) -> int:
+        """A descriptor of a buffer for ``size`` bytes."""
+        fields = [name.fields() for name in stale]
+        return self._one(self._ask("lend", size=size, complete=complete, stale=fields)[1])
+
+    def take(self, name: PieceName, size: int, descriptor: int) -> None:
+        """The piece is written: from now on it outlives this process."""
+        self._ask("take", [descriptor], name=name.fields(), size=size)
+
+    def inventory(self) -> Inventory:
+        """What the agent holds."""
+        answer, _ = self._ask("inventory")
+        try:
+            held = tuple(
+                Held(parse(name), int(size), int(crc32), bool(own))
+                for name, size, crc32, own in answer["held"]
+            )
+            return Inventory(str(answer["agent"]), str(answer["address"]), held)
+        except (ValueError, KeyError, TypeError) as error:
+            raise AgentError(f"torchrun's list of pieces cannot be read: {error}") from error
+
+    def lease(self, name: PieceName) -> int:
+        """A descriptor of a piece that the agent holds."""
+        return self._one(self._ask("lease", name=name.fields())[1])
+
+    def fetch(self, name: PieceName, address: str) -> int:
+        """A descriptor of a piece that the agent gets from another one."""
+        return self._one(self._ask("fetch", name=name.fields(), address=address)[1])
+
+    def resumed(self, save: Save | None) -> None:
+        """All ranks have resumed, from this save in memory or (None) from elsewhere."""
+        self._ask("resumed", save=save)
+
+    def _ask(
+        self, what: str, descriptors: Sequence[int] = (), **fields: Any
+    ) -> tuple[wire.Message, list[int]]:
+        try:
+            wire.send(self._sock, {"what": what, **fields}, descriptors)
+            answer, received = wire.receive_with_descriptors(self._sock)
+        except (OSError, ValueError) as error:
+            raise AgentError(f"torchrun does not answer: {error}") from error
+        try:
+            return _granted(answer), received
+        except AgentError:
+            wire.close_all(received)
+            raise
+
+    @staticmethod
+    def _one(descriptors: list[int]) -> int:
+        if len(descriptors) == 1:
+            return descriptors[0]
+        wire.close_all(descriptors)
+        raise AgentError(f"torchrun has sent {len(descriptors)} descriptors, expected one")
+
+
+def where(address: str, key: str) -> str:
+    """What ``ELASTICJOB_MEMORY_AGENT`` says."""
+    return f"{address}:{key}"
+
+
+def _granted(answer: wire.Message) -> wire.Message:
+    if "refused" in answer:
+        raise AgentError(str(answer["refused"]))
+    return answer

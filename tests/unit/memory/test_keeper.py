@@ -1,0 +1,221 @@
+"""Copies, room, loading and switching off: an agent's memory while training goes on and after crashes."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable
+
+import pytest
+
+from elasticjob.memory.client import Agent
+from elasticjob.memory.pieces import PieceName
+from tests.unit.memory.agents import SIZE, Pod, begin, content, copied, name_of, refusal, save
+
+MakePod = Callable[..., Pod]
+
+
+def step(workers: list[Agent], number: int, at: int, complete: int = 0) -> list[str]:
+    """All save a step; why the copies failed."""
+    names = [name_of(number, at, rank, len(workers)) for rank in range(len(workers))]
+    before = names[0].save._replace(step=complete) if complete else None
+    for worker, name in zip(workers, names, strict=True):
+        save(worker, name, complete=before)
+    return [copied(worker, name) for worker, name in zip(workers, names, strict=True)]
+
+
+def test_copies_are_equal_and_have_checksums(pods: MakePod) -> None:
+    a, b = pods(), pods()
+    begin(1, a, b)
+    assert step([a.worker(), b.worker()], 1, 7) == ["", ""]
+
+    for pod, own in ((a, 0), (b, 1)):
+        worker = pod.worker()
+        found = {held.name.rank: held for held in worker.inventory().held}
+        assert {rank: held.own for rank, held in found.items()} == {own: True, 1 - own: False}
+        assert {held.crc32 for held in found.values()} == {zlib.crc32(bytes([7]) * SIZE)}
+        assert all(content(worker.lease(held.name)) == {7} for held in found.values())
+
+
+def test_two_saves_are_held_and_the_room_of_four_pieces_is_enough_for_ever(pods: MakePod) -> None:
+    a, b = pods(limit=4 * SIZE), pods(limit=4 * SIZE)
+    begin(1, a, b)
+    workers = [a.worker(), b.worker()]
+    for at in range(1, 8):
+        assert step(workers, 1, at, complete=at - 1) == ["", ""]
+    assert a.held() == ["(1.6.1)", "(1.7.1)", "1.6.0", "1.7.0"]
+    assert a.held_bytes() == b.held_bytes() == 4 * SIZE
+
+
+@pytest.mark.parametrize("incomplete", [True, False])
+def test_crash_after_crash_the_room_of_four_pieces_is_enough(pods: MakePod, incomplete: bool) -> None:
+    """Each round ends in the middle of a save, once before any save of its own is complete."""
+    a, b = pods(limit=4 * SIZE), pods(limit=4 * SIZE)
+    newest = None
+    for number in range(1, 10):
+        begin(number, a, b)
+        workers = [a.worker(), b.worker()]
+        for worker in workers:
+            worker.inventory()
+            worker.resumed(newest)
+        last = 1 if number % 3 == 0 else 4
+        for at in range(1, last + 1):
+            assert step(workers, number, at, complete=at - 1) == ["", ""]
+        newest = name_of(number, last, 0, 2).save
+        if incomplete:
+            save(workers[0], name_of(number, last + 1, 0, 2), complete=newest)
+    assert a.held_bytes() <= 4 * SIZE
+
+
+def test_without_a_partner_a_piece_needs_no_copy(pods: MakePod) -> None:
+    pod = pods(network=False)
+    begin(1, pod)
+    assert pod.service.port == 0
+    assert step([pod.worker()], 1, 3) == [""]
+    assert pod.worker().inventory().address == ""
+
+
+def test_without_a_network_nothing_is_taken_from_other_pods(pods: MakePod) -> None:
+    lonely, other = pods(network=False), pods()
+    begin(1, lonely)
+    begin(1, other)
+    save(other.worker(), name_of(1, 3))
+    worker = lonely.worker()
+    assert "takes nothing from others" in refusal(lambda: worker.fetch(name_of(1, 3), other.address))
+
+
+def test_a_copy_that_fails_has_ended_badly_and_the_next_one_is_tried_again(pods: MakePod) -> None:
+    a, b = pods(), pods()
+    begin(1, a)
+    begin(1, b)
+    b.enter(1)
+    a.meet("token", b.address)
+    b.meet("another token", a.address)
+    worker = a.worker()
+    save(worker, name_of(1, 3))
+    assert "was not copied" in copied(worker, name_of(1, 3))
+
+    b.meet("token", a.address)
+    save(worker, name_of(1, 4), stale=(name_of(1, 3),))
+
+    assert copied(worker, name_of(1, 4)) == ""
+    assert (a.held(), b.held()) == (["1.4.0"], ["(1.4.0)"])
+
+
+def test_what_was_written_over_is_let_go_of_by_the_partner_too(pods: MakePod) -> None:
+    a, b = pods(), pods()
+    begin(1, a, b)
+    worker = a.worker()
+    for at, complete, stale in ((6, 0, ()), (7, 6, ()), (8, 6, (name_of(1, 7),))):
+        name: PieceName = name_of(1, at)
+        save(worker, name, complete=name_of(1, complete).save if complete else None, stale=stale)
+        assert copied(worker, name) == ""
+    assert (a.held(), b.held()) == (["1.6.0", "1.8.0"], ["(1.6.0)", "(1.8.0)"])
+
+
+def test_a_partner_without_room_refuses_and_says_why(pods: MakePod) -> None:
+    a, b = pods(), pods(limit=SIZE - 1)
+    begin(1, a, b)
+    (why,) = step([a.worker()], 1, 3)
+    assert "a pod may hold" in why
+    assert b.held() == []
+
+
+def test_a_piece_of_another_pod_is_got_once_for_all_workers_of_the_agent(pods: MakePod) -> None:
+    a, b = pods(), pods()
+    begin(1, a, b)
+    save(a.worker(), name_of(1, 3))
+    first, second = b.worker(), b.worker()
+
+    descriptors = [worker.fetch(name_of(1, 3), a.address) for worker in (first, second)]
+
+    assert len({os.fstat(one).st_ino for one in descriptors}) == 1
+    assert [content(one) for one in descriptors] == [{3}, {3}]
+    first.resumed(None)
+    assert b.keeper._fetched == {}
+
+
+def test_a_piece_that_has_gone_is_named(pods: MakePod) -> None:
+    a, b = pods(), pods()
+    begin(1, a, b)
+    worker = b.worker()
+    assert "rank 0's piece of step 3 of round 1" in refusal(lambda: worker.lease(name_of(1, 3)))
+    assert "not held here" in refusal(lambda: worker.fetch(name_of(1, 3), a.address))
+
+
+def test_without_room_a_save_is_refused_with_what_to_do(pods: MakePod) -> None:
+    pod = pods(limit=SIZE)
+    begin(1, pod)
+    worker = pod.worker()
+    save(worker, name_of(1, 3))
+    assert "4 times the state" in refusal(lambda: worker.lend(SIZE, None, ()))
+
+
+def test_the_gate_is_asked_before_memory_is_used(pods: MakePod) -> None:
+    asked: list[int] = []
+
+    def gate(size: int) -> str:
+        asked.append(size)
+        return "training needs the memory" if len(asked) > 1 else ""
+
+    pod = pods(gate=gate)
+    begin(1, pod)
+    worker = pod.worker()
+    save(worker, name_of(1, 3))
+    assert refusal(lambda: worker.lend(SIZE, None, ())) == "training needs the memory"
+    assert asked == [SIZE, SIZE]
+
+
+def test_a_state_that_has_grown_gets_new_buffers(pods: MakePod) -> None:
+    pod = pods(limit=5 * SIZE)
+    begin(1, pod)
+    worker = pod.worker()
+    for at in (1, 2, 3):
+        save(worker, name_of(1, at), complete=name_of(1, at - 1).save if at > 1 else None)
+        assert copied(worker, name_of(1, at)) == ""
+    save(worker, name_of(1, 4), complete=name_of(1, 3).save, size=3 * SIZE)
+    assert pod.held() == ["1.3.0", "1.4.0"]
+    assert pod.held_bytes() == 4 * SIZE
+
+
+def test_switched_off_it_takes_nothing_more_and_what_is_there_can_be_resumed_from(pods: MakePod) -> None:
+    a, b = pods(), pods()
+    begin(1, a, b)
+    workers = [a.worker(), b.worker()]
+    assert step(workers, 1, 3) == ["", ""]
+
+    b.keeper.switch_off("a container of this job was out of memory")
+    b.keeper.switch_off("another reason")
+
+    assert not b.keeper.keeps
+    assert a.keeper.keeps
+    assert workers[1].state_of(None)["off"] == "a container of this job was out of memory"
+    assert "out of memory" in refusal(lambda: workers[1].lend(SIZE, None, ()))
+    save(workers[0], name_of(1, 4, 0, 2))
+    assert "out of memory" in copied(workers[0], name_of(1, 4, 0, 2))
+    begin(2, a, b)
+    worker = b.worker()
+    assert {held.name for held in worker.inventory().held} == {name_of(1, 3, rank, 2) for rank in (0, 1)}
+    worker.resumed(None)
+    assert b.held() == []
+
+
+def test_after_an_oom_kill_everything_is_let_go_of_at_once(pods: MakePod) -> None:
+    pod = pods()
+    begin(1, pod)
+    save(pod.worker(), name_of(1, 3))
+    pod.keeper.let_go()
+    assert pod.held_bytes() == 0
+    assert pod.worker().inventory().held == ()
+
+
+def test_what_is_asked_for_wrongly_ends_the_connection_and_nothing_else(pods: MakePod) -> None:
+    pod = pods()
+    begin(1, pod)
+    for size in (0, -1, True, "1", 1.5):
+        worker = pod.worker()
+        assert "does not answer" in refusal(lambda size=size, w=worker: w.lend(size, None, ()))  # type: ignore[misc]
+    worker = pod.worker()
+    assert "does not answer" in refusal(lambda: worker._ask("sing"))
+    save(pod.worker(), name_of(1, 3))
+    assert pod.held() == ["1.3.0"]
