@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 
+from elasticjob.contract.reports import MAX_SOURCE
 from elasticjob.rounds.reports import MAX_REPORTS
 from elasticjob.rounds.state import UnreachableReport
 from elasticjob_operator.plan.charges import charging
@@ -28,6 +29,7 @@ from elasticjob_operator.plan.state.status import (
     LostTime,
     ParticipantStatus,
     Progress,
+    Resumed,
     RoundEnd,
     RoundHistory,
     RoundStatus,
@@ -151,6 +153,7 @@ def full(members: int = MEMBERS) -> JobStatus:
                 first_step=10**9,
                 last_step=10**9,
                 worker_starts=WorkerStarts(10**8, 10**8, text(200)),
+                resumed=Resumed(10**9, "m" * MAX_SOURCE, 10**9, 10**9),
             )
             for n in range(MAX_ROUNDS)
         ),

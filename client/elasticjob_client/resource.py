@@ -99,6 +99,14 @@ class WarmWorkers(_Part, frozen=True, kw_only=True):
     imports: list[str] | None = None
 
 
+class MemoryCheckpoints(_Part, frozen=True, kw_only=True):
+    """How much memory each pod has for checkpoints, and how many other pods have a copy."""
+
+    per_pod: int | str
+    copies: int | None = None
+    spread: str | None = None
+
+
 class Spec(_Part, frozen=True, kw_only=True):
     """What is wanted. The API server or the operator decides what is None."""
 
@@ -109,6 +117,7 @@ class Spec(_Part, frozen=True, kw_only=True):
     nproc_per_node: int | str | None = None
     handler_source: str | None = None
     warm_workers: WarmWorkers | None = None
+    memory_checkpoints: MemoryCheckpoints | None = None
     rendezvous: Rendezvous | None = None
     scaling: Scaling | None = None
     failure_policy: FailurePolicy | None = None
@@ -195,6 +204,15 @@ class WorkerStarts(_Part, frozen=True, kw_only=True):
     cold_reason: str = ""
 
 
+class Resumed(_Part, frozen=True, kw_only=True):
+    """Where the state of a round came from; ``source`` is Memory, Peer, Storage or Nothing."""
+
+    step: int
+    source: str = msgspec.field(name="from", default="")
+    redone_steps: int | None = None
+    milliseconds: int = 0
+
+
 class Round(_Part, frozen=True, kw_only=True):
     """A round of the history."""
 
@@ -207,6 +225,7 @@ class Round(_Part, frozen=True, kw_only=True):
     first_step: int | None = None
     last_step: int | None = None
     worker_starts: WorkerStarts | None = None
+    resumed: Resumed | None = None
     end: RoundEnd | None = None
 
 

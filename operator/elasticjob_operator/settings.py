@@ -17,7 +17,8 @@ from typing import Any
 from elasticjob import __version__
 from elasticjob_operator.leadership.core import Place, Timing
 from elasticjob_operator.logs import FORMATS, LEVELS, LogSettings
-from elasticjob_operator.observe.spec import JobDefaults
+from elasticjob_operator.observe.spec import JobDefaults, memory_bytes
+from elasticjob_operator.plan.state.model import CopySpread
 
 NAMESPACES_ENV = "ELASTICJOB_NAMESPACES"
 LEADER_ELECT_ENV = "ELASTICJOB_LEADER_ELECT"
@@ -52,6 +53,7 @@ _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 DEFAULT_TTL_ENV = "ELASTICJOB_DEFAULT_TTL_SECONDS_AFTER_FINISHED"
 DEFAULT_DEADLINE_ENV = "ELASTICJOB_DEFAULT_ACTIVE_DEADLINE_SECONDS"
 DEFAULT_LIMITS_ENV = "ELASTICJOB_DEFAULT_FAILURE_POLICY"
+DEFAULT_MEMORY_ENV = "ELASTICJOB_DEFAULT_MEMORY_CHECKPOINTS"
 NAMESPACE_DEFAULTS_ENV = "ELASTICJOB_NAMESPACE_DEFAULTS"
 _OF_A_NAMESPACE = {"ttlSecondsAfterFinished": 0, "activeDeadlineSeconds": 1}
 _MAX_NUMBER = 2**31 - 1
@@ -151,6 +153,7 @@ def from_environment(
             ttl_after_finished=_number(given, DEFAULT_TTL_ENV, 0),
             active_deadline=_number(given, DEFAULT_DEADLINE_ENV, 1),
             limits=_limits(given.get(DEFAULT_LIMITS_ENV, "").strip()),
+            memory_checkpoints=_memory_checkpoints(given.get(DEFAULT_MEMORY_ENV, "").strip()),
             namespaces=_namespace_defaults(given.get(NAMESPACE_DEFAULTS_ENV, "").strip()),
         ),
         notice_taints=_notice_taints(given.get(NOTICE_TAINTS_ENV, "").strip()),
@@ -263,11 +266,12 @@ def _namespace_defaults(text: str) -> dict[str, JobDefaults]:
         where = f"{NAMESPACE_DEFAULTS_ENV}: {namespace}"
         if isinstance(fields, dict):  # the chart's way to say that it is not set
             fields = {name: value for name, value in fields.items() if value != ""}
-        _check_fields(fields, where, _OF_A_NAMESPACE, ("failurePolicy",))
+        _check_fields(fields, where, _OF_A_NAMESPACE, ("failurePolicy", "memoryCheckpoints"))
         made[namespace] = JobDefaults(
             fields.get("ttlSecondsAfterFinished"),
             fields.get("activeDeadlineSeconds"),
             _checked_limits(fields.get("failurePolicy", {}), f"{where}: failurePolicy"),
+            _checked_memory(fields.get("memoryCheckpoints"), f"{where}: memoryCheckpoints"),
         )
     return made
 
@@ -284,6 +288,28 @@ def _checked_limits(found: Any, where: str) -> dict[str, Any]:
     for account in _ACCOUNTS:
         if account in found:
             _check_fields(found[account], f"{where}: {account}", _ACCOUNT_FIELDS)
+    return dict(found)
+
+
+def _memory_checkpoints(text: str) -> dict[str, Any] | None:
+    """The memory checkpoints of jobs that say nothing of them, as JSON."""
+    found = _json(text, DEFAULT_MEMORY_ENV, '{"perPod": "8Gi"}') if text else None
+    return _checked_memory(found, DEFAULT_MEMORY_ENV)
+
+
+def _checked_memory(found: Any, where: str) -> dict[str, Any] | None:
+    """None, also for an empty object: it is not set."""
+    if not found and found in (None, {}):
+        return None
+    _check_fields(found, where, {}, ("perPod", "copies", "spread"))
+    if memory_bytes(found.get("perPod")) is None:
+        expected = "a number of bytes or a quantity such as 8Gi"
+        raise BadSetting(f"{where}: perPod must be {expected}, found {found.get('perPod')!r}")
+    copies, spread = found.get("copies", 1), found.get("spread", CopySpread.NODE)
+    if copies is True or copies is False or copies not in (0, 1):
+        raise BadSetting(f"{where}: copies must be 0 or 1, found {copies!r}")
+    if spread not in [str(word) for word in CopySpread]:
+        raise BadSetting(f"{where}: spread must be Node or None, found {spread!r}")
     return dict(found)
 
 

@@ -58,6 +58,7 @@ VALUES: dict[str, dict[str, Any]] = {
             "ttlSecondsAfterFinished": 604800,
             "activeDeadlineSeconds": 2592000,
             "failurePolicy": {"infrastructure": {"maxRestarts": 20, "windowSeconds": 86400}},
+            "memoryCheckpoints": {"perPod": "8Gi", "copies": 0},
             "namespaces": {"team-a": {"ttlSecondsAfterFinished": 3600}},
         },
         "limits": {"maxReplicas": 64, "maxSpares": 8, "namespaces": {"team-a": {"maxReplicas": 128}}},

@@ -130,6 +130,11 @@ def test_lint_is_content(helm: Helm, name: str) -> None:
         ({"limits": {"maxReplicas": 0}}, "at '/limits/maxReplicas'"),
         ({"limits": {"maxSpares": "many"}}, "at '/limits/maxSpares'"),
         ({"limits": {"namespaces": {"a": {"maxReplicas": 0}}}}, "at '/limits/namespaces/a/maxReplicas'"),
+        (
+            {"jobDefaults": {"memoryCheckpoints": {"perPod": "8GB"}}},
+            "at '/jobDefaults/memoryCheckpoints/perPod'",
+        ),
+        ({"jobDefaults": {"memoryCheckpoints": {"copies": 1}}}, "properties 'perPod' required"),
         ({"jobDefaults": {"namespaces": {"a": {"ttl": 1}}}}, "additional properties 'ttl' not allowed"),
         ({"nodeNotices": {"taints": ["a=b:NoSchedule"]}}, "at '/nodeNotices/taints/0'"),
         ({"extraArgs": ["verbose"]}, "at '/extraArgs/0': 'verbose' does not match"),

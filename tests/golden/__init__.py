@@ -18,6 +18,7 @@ from elasticjob.contract.reports import (
     DrainReport,
     FailureReport,
     ProgressReport,
+    ResumedReport,
     RoundReport,
     StartsReport,
 )
@@ -39,6 +40,7 @@ PARSE: dict[str, Callable[[str], Any]] = {
     "progress": ProgressReport.parse,
     "drain": DrainReport.parse,
     "starts": StartsReport.parse,
+    "resumed": ResumedReport.parse,
     "relay": RelayReport.parse,
 }
 """How a file is read, by the first word of its name."""
@@ -101,6 +103,7 @@ def records() -> dict[str, Any]:
         "drain-waits": DrainReport("9f3c", step=18_201, waiting_ranks=(1, 2, 5)),
         "starts": StartsReport("9f3c", 7, 1, "no interpreter waits for it"),
         "starts-preparing": StartsReport("9f3c", 8, preparing=True),
+        "resumed": ResumedReport("9f3c", 18_199, "Peer", 640),
         "relay": RelayReport(
             "9f3c",
             (
@@ -134,6 +137,7 @@ def statuses() -> dict[str, dict[str, Any]]:
         "running": _played(*runs),
         "broken": _played(*runs, "exit mnist-0-0 1"),
         "warm": _played(*runs, "starts mnist-0-0 warm=1 cold=1 why=hidden", "exit mnist-0-0 1"),
+        "state-from-memory": _played(*runs, "resumed 3 Memory"),
         "suspended": _played(*runs, "suspend", "gone mnist-0-0 mnist-1-0"),
         "resumed": _played(*runs, "suspend", "gone mnist-0-0 mnist-1-0", "resume"),
         "draining": _played(*runs, "drain", "suspend"),

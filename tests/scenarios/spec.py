@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from elasticjob.contract.limits import Limits
-from elasticjob_operator.plan.state.model import CleanPodPolicy, Job, Limit, Pod, Rule
+from elasticjob_operator.plan.state.model import CleanPodPolicy, Job, Limit, MemoryCheckpoints, Pod, Rule
 from elasticjob_operator.plan.state.status import JobStatus
 
 
@@ -39,6 +39,11 @@ class SpecCommands:
                 replicas=int(options.get("replicas", spec.replicas)),
                 min_replicas=int(options["min"]) if "min" in options else spec.min_replicas,
                 spares=int(options.get("spares", spec.spares)),
+                memory_checkpoints=(
+                    MemoryCheckpoints(int(options["memory"]))
+                    if "memory" in options
+                    else spec.memory_checkpoints
+                ),
                 drain_seconds=int(options.get("drain", spec.drain_seconds)),
                 payback=int(options["payback"]) if "payback" in options else spec.payback,
                 idle_deadline=(

@@ -6,9 +6,9 @@ from dataclasses import replace
 from itertools import zip_longest
 
 from elasticjob.contract.ranks import parse_ranks
-from elasticjob.contract.reports import DrainReport, ProgressReport, StartsReport
+from elasticjob.contract.reports import DrainReport, ProgressReport, ResumedReport, StartsReport
 from elasticjob_operator.plan.state.model import Participant
-from elasticjob_operator.plan.state.status import JobStatus, WorkerStarts
+from elasticjob_operator.plan.state.status import JobStatus, Resumed, WorkerStarts
 
 
 class StepCommands:
@@ -59,6 +59,13 @@ class StepCommands:
         self.unnoticed = (before is not None and before.preparing) == report.preparing
         self.leases[pod] = replace(self.leases[pod], starts=report)
 
+    def do_resumed(self, step: str, source: str, took: str = "640", by: str = "") -> None:
+        """The leader says where the state came from: ``resumed 200 Memory took=640``. ``by=POD``: another
+        member says it."""
+        report = ResumedReport(self.status.current_round.nonce, int(step), source, int(took))
+        pod = by or self.status.current_round.leader_pod_name
+        self.leases[pod] = replace(self.leases[pod], resumed=report)
+
     def do_goodput(self) -> None:
         """Say how the time was used."""
         progress = self.status.progress
@@ -86,6 +93,7 @@ class StepCommands:
                 + ", ".join("-" if t is None else str(t) for t in times)
                 + steps
                 + _starts(h.worker_starts)
+                + _resumed(h.resumed)
             )
 
 
@@ -94,3 +102,10 @@ def _starts(starts: WorkerStarts | None) -> str:
         return ""
     why = f" ({starts.cold_reason})" if starts.cold_reason else ""
     return f"; workers started warm {starts.warm}, cold {starts.cold}{why}"
+
+
+def _resumed(resumed: Resumed | None) -> str:
+    if resumed is None:
+        return ""
+    again = "unknown" if resumed.redone_steps is None else resumed.redone_steps
+    return f"; step {resumed.step} from {resumed.source} in {resumed.milliseconds} ms, redone: {again}"

@@ -55,6 +55,10 @@ def _of(status: JobStatus) -> dict[Metric, float]:
         f.FINISHED: status.finished,
         f.LOST: lost / 1000,
         f.TRAINING: milliseconds / 1000,
+        f.RESUMES: sum(entry.resumed is not None for entry in status.round_history),
+        f.REDONE: sum(
+            entry.resumed.redone_steps or 0 for entry in status.round_history if entry.resumed is not None
+        ),
     }
 
 

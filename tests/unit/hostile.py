@@ -17,12 +17,19 @@ from elasticjob.contract.names import (
     PARTICIPANT_ANNOTATION,
     PROGRESS_ANNOTATION,
     REPORT_ANNOTATION,
+    RESUMED_ANNOTATION,
     ROUND_ANNOTATION,
     SLOT_LABEL,
     STARTS_ANNOTATION,
 )
 from elasticjob.contract.participant_record import ParticipantRecord
-from elasticjob.contract.reports import FailureReport, ProgressReport, RoundReport, StartsReport
+from elasticjob.contract.reports import (
+    FailureReport,
+    ProgressReport,
+    ResumedReport,
+    RoundReport,
+    StartsReport,
+)
 from elasticjob.contract.round_record import MemberList, RoundRecord
 
 Json = dict[str, Any]
@@ -57,6 +64,7 @@ def vectors(ids: list[str], nonce: str) -> dict[str, str]:
         ).dump(),
         PROGRESS_ANNOTATION: ProgressReport(nonce, 1, 2, 3, 4).dump(),
         STARTS_ANNOTATION: StartsReport(nonce, 1, 2, "why").dump(),
+        RESUMED_ANNOTATION: ResumedReport(nonce, 1, "Memory", 3).dump(),
         ROUND_ANNOTATION: RoundRecord(
             "uid", 1, "Active", nonce, tuple(ids), "10.0.0.1:80", size=len(ids), leader_id=ids[0]
         ).dump(),

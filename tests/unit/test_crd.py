@@ -16,13 +16,16 @@ import yaml
 from crds import generate, reference
 from elasticjob.contract import names
 from elasticjob.contract.round_record import Outcome, Phase
+from elasticjob.contract.state_source import Source
 from elasticjob_operator.observe.spec import MANAGER
 from elasticjob_operator.plan.state import status_json
 from elasticjob_operator.plan.state.evidence import ACCOUNTS
 from elasticjob_operator.plan.state.model import (
     CleanPodPolicy,
+    CopySpread,
     HandlerSource,
     JobSpec,
+    MemoryCheckpoints,
     NetworkPolicy,
     RuleAction,
     WarmWorkers,
@@ -212,6 +215,9 @@ def test_words_are_those_of_the_planner() -> None:
     assert FIELDS["spec.handlerSource"]["enum"] == [where.value for where in HandlerSource]
     assert FIELDS["spec.cleanPodPolicy"]["enum"] == [policy.value for policy in CleanPodPolicy]
     assert FIELDS["spec.networkPolicy"]["enum"] == [policy.value for policy in NetworkPolicy]
+    assert FIELDS["spec.memoryCheckpoints.spread"]["enum"] == [spread.value for spread in CopySpread]
+    sources = re.findall(r"(\w+): ", FIELDS["status.roundHistory[].resumed.from"]["description"])
+    assert sources == [source.value for source in Source]
     assert re.findall(r"(\w+): ", FIELDS["status.accounts[].name"]["description"]) == list(ACCOUNTS)
     assert MANAGER in FIELDS["spec.managedBy"]["description"]
 
@@ -223,6 +229,8 @@ def test_defaults_are_those_of_the_planner() -> None:
         "spec.replicas": spec.replicas,
         "spec.spares": spec.spares,
         "spec.warmWorkers.enabled": WarmWorkers().enabled,
+        "spec.memoryCheckpoints.copies": MemoryCheckpoints(1).copies,
+        "spec.memoryCheckpoints.spread": MemoryCheckpoints(1).spread,
         "spec.rendezvous": {},
         "spec.rendezvous.initialLastCallTimeoutSeconds": spec.limits.initial_last_call_timeout,
         "spec.rendezvous.lastCallTimeoutSeconds": spec.limits.last_call_timeout,

@@ -186,7 +186,7 @@ def test_exits_are_seen_where_the_workers_could_not_be_listed(sleeper: subproces
     watcher.stop()
 
 
-@pytest.mark.parametrize("what", ["steps", "flag", "progressed", "verify"])
+@pytest.mark.parametrize("what", ["steps", "flag", "looked", "progressed", "verify"])
 def test_a_loss_is_noticed_whatever_else_fails(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str
 ) -> None:
@@ -215,6 +215,7 @@ def test_a_loss_is_noticed_whatever_else_fails(
                 steps,
                 Listening(
                     lost=lambda found: lost.append(set(found)),
+                    looked=never if what == "looked" else nothing,
                     progressed=never if what == "progressed" else nothing,
                     verify_source=never if what == "verify" else nothing,
                 ),

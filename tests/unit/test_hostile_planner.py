@@ -19,7 +19,13 @@ from elasticjob.contract.fields import RecordError
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.names import PARTICIPANT_ANNOTATION, members_lease, pod_name, round_lease
 from elasticjob.contract.participant_record import ParticipantRecord
-from elasticjob.contract.reports import FailureReport, ProgressReport, RoundReport, StartsReport
+from elasticjob.contract.reports import (
+    FailureReport,
+    ProgressReport,
+    ResumedReport,
+    RoundReport,
+    StartsReport,
+)
 from elasticjob.contract.round_record import MAX_ROUND_BYTES, MemberList, RoundRecord
 from elasticjob.contract.text import one_line
 from elasticjob.rounds.waits import WaitKey
@@ -53,6 +59,7 @@ PARSERS: list[Callable[[str], Any]] = [
     RoundReport.parse,
     ProgressReport.parse,
     StartsReport.parse,
+    ResumedReport.parse,
     MemberList.parse,
 ]
 MAX_STATUS_BYTES = 60_000

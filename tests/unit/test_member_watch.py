@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 
-from elasticjob.contract.reports import ProgressReport, RoundReport
+from elasticjob.contract.reports import MAX_MILLISECONDS, ProgressReport, ResumedReport, RoundReport
 from elasticjob.core.heartbeats import Loss, ProbeResult
 from elasticjob.core.participant import Enter, Membership
 from elasticjob.drain.board import StopBoard
@@ -20,6 +21,8 @@ from elasticjob.watch import member_watch
 from elasticjob.watch.heartbeats import Listener, MemberFlag
 from elasticjob.watch.member_watch import MemberWatch, WorkerFiles
 from elasticjob.watch.step_files import StepReader
+from elasticjob.worker.progress import PROGRESS_DIR_ENV
+from elasticjob.worker.resumed import Resumed, Source, say_resumed
 from elasticjob.workers.speakers import Speakers
 from tests.unit.memory_api import Leases, MemoryApi
 from tests.unit.test_participant import ROUND, joined
@@ -60,6 +63,7 @@ class HeldHeartbeats:
         self.listener.lost(LOST)
         hang = RoundReport(self.nonce, hung=True, silent_milliseconds=60_000, message="no step for 60 s")
         self.listener.judged(hang)
+        self.listener.looked()
         self.listener.progressed(ProgressReport(self.nonce, 0, 7, 0, 0), True)
         for flag in self.flags:
             flag.on_all()
@@ -71,9 +75,13 @@ class Said(LeaseWriter):
     def __init__(self) -> None:
         super().__init__(MemoryApi(Leases()), "pod", "uid", {})
         self.words: list[str] = []
+        self.along: list[str] = []
 
     def write(self, **annotations: str | None) -> None:
         self.words += annotations
+
+    def attach(self, **annotations: str | None) -> None:
+        self.along += [f"{key}: {text}" for key, text in annotations.items()]
 
 
 def test_nothing_is_said_of_a_round_that_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,3 +148,66 @@ def test_who_has_left_with_notice_is_not_called_lost(
         probes[0](LOST)
     assert [(r.levelname, r.message[: len(text)]) for r in caplog.records] == [(level, text)]
     assert said.words == ["report"], "the operator judges"
+
+
+def watched_round(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, group_rank: int = 0
+) -> tuple[MemberWatch, Said, Listener]:
+    """A member's watch, what it writes, and what hears its heartbeats, in a round whose files are there."""
+    made: list[HeldHeartbeats] = []
+
+    def make(*arguments: Any) -> HeldHeartbeats:
+        made.append(HeldHeartbeats(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(member_watch, "Heartbeats", make)
+    monkeypatch.setenv(PROGRESS_DIR_ENV, str(folder))
+    core, said = joined(ROUND), Said()
+    step = core.take_action()
+    assert isinstance(step, Enter)
+    watch = MemberWatch(core, said, lambda _: None)
+    files = replace(FILES, steps=StepReader(str(folder)))
+    watch.begin(replace(step.membership, group_rank=group_rank), NOT_PASSED, files)
+    return watch, said, made[0].listener
+
+
+def test_where_the_state_came_from_goes_along_once_before_the_first_step(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, said, listener = watched_round(monkeypatch, tmp_path)
+    listener.looked()
+    assert said.along == [], "the script has not resumed yet"
+    say_resumed(Resumed(7, Source.PEER, 640, pieces_from_peers=1))
+    with caplog.at_level("INFO", "elasticjob"):
+        listener.looked()
+        say_resumed(Resumed(0, Source.NOTHING, 1))
+        listener.looked()
+    report = ResumedReport(ROUND.nonce, 7, "Peer", 640)
+    assert said.along == [f"resumed: {report.dump()}"]
+    assert said.words == [], "it is worth no write of its own"
+    assert [record.message for record in caplog.records] == [
+        "round 1: the state is that of step 7, from Peer, 1 piece from other pods, after 640 ms"
+    ]
+
+
+def test_a_member_that_leaves_says_where_its_state_came_from(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its round ends before the next heartbeat."""
+    watch, said, _ = watched_round(monkeypatch, tmp_path)
+    say_resumed(Resumed(7, Source.STORAGE, 2**50))
+    watch.attach_progress()
+    assert said.along == [f"resumed: {ResumedReport(ROUND.nonce, 7, 'Storage', MAX_MILLISECONDS).dump()}"]
+
+
+def test_only_the_leader_of_a_round_that_runs_says_where_the_state_came_from(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _, said, member = watched_round(monkeypatch, tmp_path, group_rank=1)
+    say_resumed(Resumed(7, Source.MEMORY, 640))
+    member.looked()
+    assert said.along == []
+    watch, said, leader = watched_round(monkeypatch, tmp_path)
+    watch.stop_heartbeats()
+    leader.looked()
+    assert said.along == []

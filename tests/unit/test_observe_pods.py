@@ -9,7 +9,7 @@ import pytest
 
 from elasticjob.contract.names import JOB_LABEL
 from elasticjob.contract.participant_record import ParticipantRecord
-from elasticjob.contract.reports import StartsReport
+from elasticjob.contract.reports import ResumedReport, StartsReport
 from elasticjob.contract.text import last_words
 from elasticjob_operator.observe.seen_lease import SeenLease, read_lease
 from elasticjob_operator.observe.seen_pod import read_pod
@@ -340,3 +340,20 @@ def test_how_workers_have_started_is_read_and_starts_no_pass_but_for_what_growth
     assert (wrong.participant.starts, wrong.participant.record) == (None, first.participant.record)
     assert "starts report" in wrong.participant.problem
     assert "progress report" in wrong.participant.problem
+
+
+def test_where_the_state_came_from_is_news() -> None:
+    def read(old: SeenLease | None, text: str) -> SeenLease:
+        annotations = {"elasticjob.dev/resumed": text}
+        return read_lease({"metadata": {"name": "x", "annotations": annotations}, "spec": {}}, old)
+
+    report = ResumedReport("n", 7, "Memory", 640)
+    first = read(None, report.dump())
+    assert first.participant.resumed == report
+    assert read(first, report.dump()) == first
+    assert read(first, ResumedReport("m", 7, "Memory", 640).dump()) != first
+    newer = read(first, ResumedReport("n", 7, "Elsewhere", 640).dump())
+    assert newer.participant.resumed == ResumedReport("n", 7, "Elsewhere", 640), "of a newer handler"
+    wrong = read(first, report.dump().replace(":7", ":-1"))
+    assert wrong.participant.resumed is None
+    assert "resumed report: step is -1" in wrong.participant.problem

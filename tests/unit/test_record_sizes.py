@@ -12,8 +12,10 @@ from elasticjob.contract.ranks import MAX_MEMBERS, dump_ranks, parse_ranks
 from elasticjob.contract.reports import (
     MAX_MESSAGE,
     MAX_MILLISECONDS,
+    MAX_SOURCE,
     FailureReport,
     ProgressReport,
+    ResumedReport,
     RoundReport,
     StartsReport,
 )
@@ -58,6 +60,7 @@ def test_all_that_stands_in_a_participants_lease_is_read_and_fits(message: str) 
         RoundReport("n" * 64, True, EVERY_OTHER, EVERY_OTHER, True, True, True, MAX_NUMBER, message),
         ProgressReport("n" * 64, MAX_NUMBER, MAX_NUMBER, MAX_MILLISECONDS, MAX_MILLISECONDS),
         StartsReport("n" * 64, 99_999, 99_999, message),
+        ResumedReport("n" * 64, MAX_NUMBER, "m" * MAX_SOURCE, MAX_MILLISECONDS),
     )
     for record in written:
         type(record).parse(record.dump())

@@ -15,7 +15,13 @@ from elasticjob.contract.fields import RecordError
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.participant_record import ParticipantRecord, endpoint_at
 from elasticjob.contract.relay import MAX_RELAYED, CutOff, RelayReport
-from elasticjob.contract.reports import FailureReport, ProgressReport, RoundReport, StartsReport
+from elasticjob.contract.reports import (
+    FailureReport,
+    ProgressReport,
+    ResumedReport,
+    RoundReport,
+    StartsReport,
+)
 from elasticjob.contract.round_record import MemberList, RoundRecord
 
 ACTIVE = RoundRecord("uid", 3, "Active", "n", ("a" * 11, "b" * 11), "10.0.0.1:4000", "PodLost", "lost")
@@ -74,6 +80,11 @@ VECTORS: list[tuple[Callable[[str], object], str, object]] = [
         StartsReport.parse,
         '{"version":1,"nonce":"9f","warm":7,"cold":1,"coldReason":"no warm interpreter was ready"}',
         StartsReport("9f", 7, 1, "no warm interpreter was ready"),
+    ),
+    (
+        ResumedReport.parse,
+        '{"version":1,"nonce":"9f","step":18199,"from":"Memory","milliseconds":640}',
+        ResumedReport("9f", 18199, "Memory", 640),
     ),
     (
         RelayReport.parse,

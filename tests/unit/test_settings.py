@@ -201,14 +201,48 @@ def test_a_namespace_has_defaults_of_its_own() -> None:
     }
 
 
+def test_the_memory_checkpoints_of_jobs_that_say_nothing_of_them() -> None:
+    assert chosen().job_defaults.memory_checkpoints is None
+    assert chosen(ELASTICJOB_DEFAULT_MEMORY_CHECKPOINTS="{}").job_defaults.memory_checkpoints is None
+    defaults = chosen(
+        ELASTICJOB_DEFAULT_MEMORY_CHECKPOINTS='{"perPod": "8Gi", "copies": 0}',
+        ELASTICJOB_NAMESPACE_DEFAULTS='{"a": {"memoryCheckpoints": {"perPod": 0}}, "b": {}}',
+    ).job_defaults
+    assert defaults.of("a").memory_checkpoints == {"perPod": 0}
+    assert defaults.of("b").memory_checkpoints == {"perPod": "8Gi", "copies": 0}
+    assert defaults.of("c").memory_checkpoints == {"perPod": "8Gi", "copies": 0}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ("{", 'must be JSON, such as {"perPod": "8Gi"}'),
+        ("[]", r"must be an object, found \[\]"),
+        ("8", "must be an object, found 8"),
+        ('{"perPod": 1, "copy": 1}', "has copy; expected some of copies, perPod, spread"),
+        ('{"copies": 1}', "perPod must be a number of bytes or a quantity such as 8Gi, found None"),
+        ('{"perPod": "8GB"}', "found '8GB'"),
+        ('{"perPod": -1}', "found -1"),
+        ('{"perPod": true}', "found True"),
+        ('{"perPod": 1, "copies": 2}', "copies must be 0 or 1, found 2"),
+        ('{"perPod": 1, "copies": true}', "copies must be 0 or 1, found True"),
+        ('{"perPod": 1, "spread": "Zone"}', "spread must be Node or None, found 'Zone'"),
+    ],
+)
+def test_memory_checkpoints_that_no_job_could_have(wrong: str, says: str) -> None:
+    with pytest.raises(BadSetting, match=says):
+        chosen(ELASTICJOB_DEFAULT_MEMORY_CHECKPOINTS=wrong)
+
+
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
         ("[]", r"NAMESPACE_DEFAULTS must be an object, found \[\]"),
         ('{"a": 3}', "NAMESPACE_DEFAULTS: a must be an object, found 3"),
-        ('{"a": {"ttl": 3}}', "a has ttl; expected some of activeDeadlineSeconds, failurePolicy, ttlSeconds"),
+        ('{"a": {"ttl": 3}}', "a has ttl; expected some of activeDeadlineSeconds, failurePolicy, memoryC"),
         ('{"a": {"activeDeadlineSeconds": 0}}', "activeDeadlineSeconds must be a whole number from 1"),
         ('{"a": {"failurePolicy": {"rules": []}}}', "a: failurePolicy has rules"),
+        ('{"a": {"memoryCheckpoints": {"perPod": "x"}}}', "a: memoryCheckpoints: perPod must be"),
     ],
 )
 def test_defaults_of_a_namespace_that_no_job_could_have(wrong: str, says: str) -> None:

@@ -18,7 +18,7 @@ from elasticjob_operator.observe.spec import (
     read_spec,
 )
 from elasticjob_operator.plan.state import status_json
-from elasticjob_operator.plan.state.model import JobSpec, Limit, Rule, WarmWorkers
+from elasticjob_operator.plan.state.model import JobSpec, Limit, MemoryCheckpoints, Rule, WarmWorkers
 from elasticjob_operator.plan.state.status import JobStatus, RoundStatus
 from elasticjob_operator.plan.state.status_json import VERSION
 
@@ -62,6 +62,32 @@ def test_what_holds_in_its_namespace_holds_for_the_job() -> None:
     assert read_job(elsewhere, defaults=defaults).job.spec.ttl_after_finished == 60
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, MemoryCheckpoints(8 * 2**30, copies=0)),
+        ({"memoryCheckpoints": {"perPod": 1000}}, MemoryCheckpoints(1000)),
+        ({"memoryCheckpoints": {"perPod": "2k", "spread": "None"}}, MemoryCheckpoints(2000, spread="None")),
+        ({"memoryCheckpoints": {"perPod": "999999999999999Ti"}}, MemoryCheckpoints(2**60)),
+        ({"memoryCheckpoints": {"perPod": 0}}, None),
+        ({"memoryCheckpoints": {"perPod": "0Gi"}}, None),
+        ({"memoryCheckpoints": {"perPod": "1e99999999"}}, None),
+        ({"memoryCheckpoints": {"perPod": True}}, None),
+        ({"memoryCheckpoints": {"perPod": "1m"}}, None),
+        ({"memoryCheckpoints": {}}, None),
+        ({"memoryCheckpoints": None}, None),
+        ({"memoryCheckpoints": {"perPod": 1, "spread": "Zone"}}, MemoryCheckpoints(1)),
+    ],
+)
+def test_memory_checkpoints_of_a_job_replace_those_by_default(
+    given: dict[str, Any], expected: MemoryCheckpoints | None
+) -> None:
+    defaults = JobDefaults(memory_checkpoints={"perPod": "8Gi", "copies": 0})
+    assert read_spec({"template": {}, **given}, defaults).memory_checkpoints == expected
+    assert read_spec(given, defaults).memory_checkpoints is None, "the pods are not made here"
+    assert read_spec({"template": {}}).memory_checkpoints is None
+
+
 def test_full_spec() -> None:
     template: dict[str, Any] = {"spec": {"containers": []}}
     spec = read_spec(
@@ -74,6 +100,7 @@ def test_full_spec() -> None:
             "template": template,
             "handlerSource": "Image",
             "warmWorkers": {"enabled": True, "imports": ["transformers", "a b", 7]},
+            "memoryCheckpoints": {"perPod": "1.5Gi", "copies": 0, "spread": "None"},
             "rendezvous": {
                 "initialLastCallTimeoutSeconds": 1,
                 "lastCallTimeoutSeconds": 0,
@@ -113,6 +140,7 @@ def test_full_spec() -> None:
         template=template,
         handler_source="Image",
         warm_workers=WarmWorkers(imports=("transformers",)),
+        memory_checkpoints=MemoryCheckpoints(3 * 2**29, 0, "None"),
         limits=Limits(1, 0, 3, 4, heartbeat_timeout=5, hang_timeout=10),
         application=Limit(0, 60),
         infrastructure=Limit(20, None),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from elasticjob.contract.names import WARM_ENV, WARM_IMPORTS_ENV
+from elasticjob.contract.names import COPIES_ENV, MEMORY_ENV, NODE_ENV, WARM_ENV, WARM_IMPORTS_ENV
 from elasticjob_operator.act.injection import HandlerImage
 from elasticjob_operator.act.template import (
     SAFE_TO_EVICT_VOLUMES,
@@ -19,7 +19,7 @@ from elasticjob_operator.act.template import (
     warnings,
 )
 from elasticjob_operator.observe.seen_pod import read_pod
-from elasticjob_operator.plan.state.model import Job, JobSpec, WarmWorkers
+from elasticjob_operator.plan.state.model import Job, JobSpec, MemoryCheckpoints, WarmWorkers
 from elasticjob_operator.plan.template.containers import (
     DEFAULT_CONTAINER_ANNOTATION,
     training_container,
@@ -221,6 +221,28 @@ def test_warm_workers(warm: WarmWorkers | None, expected: tuple[str | None, str 
     own = simple(env=[{"name": WARM_ENV, "value": "off"}])
     env = env_of(pod_of(a_job(own, warm_workers=warm), 0, 0, IMAGE)["spec"]["containers"][0])
     assert env[WARM_ENV] == "off", "the template's word holds"
+
+
+@pytest.mark.parametrize(
+    ("memory", "expected"),
+    [
+        (None, []),
+        (MemoryCheckpoints(8 * 2**30), [(MEMORY_ENV, "8589934592"), (COPIES_ENV, "1"), (NODE_ENV, None)]),
+        (MemoryCheckpoints(1, spread="None"), [(MEMORY_ENV, "1"), (COPIES_ENV, "1")]),
+        (MemoryCheckpoints(1, copies=0), [(MEMORY_ENV, "1"), (COPIES_ENV, "0")]),
+    ],
+)
+def test_memory_checkpoints(memory: MemoryCheckpoints | None, expected: list[tuple[str, str | None]]) -> None:
+    pod = pod_of(a_job(simple(), memory_checkpoints=memory), 0, 0, IMAGE)
+    env = pod["spec"]["containers"][0]["env"]
+    ours = (MEMORY_ENV, COPIES_ENV, NODE_ENV)
+    assert [(one["name"], one.get("value")) for one in env if one["name"] in ours] == expected
+    for one in env:
+        if one["name"] == NODE_ENV:
+            assert one["valueFrom"] == {"fieldRef": {"apiVersion": "v1", "fieldPath": "spec.nodeName"}}
+    own = simple(env=[{"name": MEMORY_ENV, "value": "5"}])
+    env = env_of(pod_of(a_job(own, memory_checkpoints=memory), 0, 0, IMAGE)["spec"]["containers"][0])
+    assert env[MEMORY_ENV] == "5", "the template's word holds"
 
 
 @pytest.mark.parametrize(("given", "expected"), [(None, 35), (5, 35), (35, 35), (600, 600)])

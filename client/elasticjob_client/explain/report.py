@@ -16,7 +16,7 @@ import msgspec
 
 from elasticjob.contract.text import counted, node_words
 from elasticjob_client.explain.status import JobStatus, status
-from elasticjob_client.explain.steps import with_steps
+from elasticjob_client.explain.steps import state_words, with_steps
 from elasticjob_client.explain.times import duration, milliseconds
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import ElasticJob, LostTime, Round
@@ -187,6 +187,8 @@ def _round(job: ElasticJob, one: Round, before: datetime | None, now: datetime) 
     ]
     if one.first_step is not None:
         facts.append(f"steps {one.first_step} to {one.last_step}")
+    if one.resumed is not None:
+        facts.append(state_words(one.resumed))
     if one.end:
         facts.append(f"ended by {one.end.cause}: {one.end.message}")
     return Bar(

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from elasticjob_client.resource import Round
+from elasticjob_client.explain.times import milliseconds
+from elasticjob_client.resource import Resumed, Round
 
 
 def with_steps(rounds: Sequence[Round]) -> list[Round]:
@@ -28,8 +29,26 @@ def with_steps(rounds: Sequence[Round]) -> list[Round]:
 
 def redone(ended: Round, following: Round) -> int | None:
     """Steps of the ended round that the next one trained again; None if that is not known, because steps are
-    not reported, or because the last ones were not."""
+    not reported, or because the last ones were not. The next round's script knows best with which step it
+    began."""
+    if following.resumed is not None and following.resumed.redone_steps is not None:
+        return following.resumed.redone_steps
     if ended.last_step is None or following.first_step is None:
         return None
     again = ended.last_step + 1 - following.first_step
     return again if again >= 0 else None
+
+
+_SOURCES = {
+    "Memory": "the memory of its own pods",
+    "Peer": "memory, some of it that of other pods",
+    "Storage": "storage",
+}
+
+
+def state_words(resumed: Resumed) -> str:
+    """Where the state of a round came from."""
+    if resumed.source == "Nothing":
+        return "there was no checkpoint to resume from"
+    where = _SOURCES.get(resumed.source, resumed.source)
+    return f"its state, of step {resumed.step}, came from {where} in {milliseconds(resumed.milliseconds)}"

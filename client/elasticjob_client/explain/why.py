@@ -10,7 +10,7 @@ import msgspec
 from elasticjob.contract.text import counted, node_words
 from elasticjob_client.explain.repeated_advice import once
 from elasticjob_client.explain.status import next_steps
-from elasticjob_client.explain.steps import redone
+from elasticjob_client.explain.steps import redone, state_words
 from elasticjob_client.explain.times import age, duration, milliseconds
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import Account, ElasticJob, ExcludedNode, Failure, Round
@@ -212,6 +212,8 @@ def _cost(ended: Round | None, following: Round | None) -> list[str]:
         text += f"; all had met after {milliseconds(following.rendezvous_milliseconds)}"
     if following.first_step_milliseconds is not None:
         text += f", the first step came after {milliseconds(following.first_step_milliseconds)}"
+    if following.resumed is not None:
+        text += f"; {state_words(following.resumed)}"
     again = redone(ended, following)
     if again:
         text += f"; {counted(again, 'step')} {'was' if again == 1 else 'were'} trained again"

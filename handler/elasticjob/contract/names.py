@@ -14,6 +14,7 @@ Lease ``<pod name>``   that pod        :data:`PARTICIPANT_ANNOTATION`, a ``Parti
                                       :data:`PROGRESS_ANNOTATION`, a ``ProgressReport``;
                                       :data:`DRAIN_ANNOTATION`, a ``DrainReport``;
                                       :data:`STARTS_ANNOTATION`, a ``StartsReport``;
+                                      :data:`RESUMED_ANNOTATION`, a ``ResumedReport``;
                                       :data:`FINISHED_ANNOTATION`, a round's nonce;
                                       :data:`FENCED_ANNOTATION`, a round's nonce;
                                       :data:`RELAY_ANNOTATION`, a ``RelayReport``
@@ -51,6 +52,7 @@ REPORT_ANNOTATION = f"{GROUP}/report"
 PROGRESS_ANNOTATION = f"{GROUP}/progress"
 DRAIN_ANNOTATION = f"{GROUP}/drain"
 STARTS_ANNOTATION = f"{GROUP}/starts"
+RESUMED_ANNOTATION = f"{GROUP}/resumed"
 FINISHED_ANNOTATION = f"{GROUP}/finished"
 """The nonce of the last round that the participant has finished well. It stays when another torchrun runs in
 the same container."""
@@ -95,6 +97,13 @@ WARM_ENV = "ELASTICJOB_WARM_WORKERS"
 """``on`` or ``off``: whether the agent makes warm interpreters. ``--rdzv-conf=warm=...`` wins."""
 WARM_IMPORTS_ENV = "ELASTICJOB_WARM_IMPORTS"
 """The modules that they import beside torch, separated by ``:``. ``--rdzv-conf=warm_imports=...`` wins."""
+MEMORY_ENV = "ELASTICJOB_MEMORY"
+"""How many bytes of checkpoints the agent may hold in memory, its own and those of other pods. Without it
+there is no memory tier."""
+COPIES_ENV = "ELASTICJOB_COPIES"
+"""How many other pods have a copy of what a pod saves to memory: 0 or 1."""
+NODE_ENV = "ELASTICJOB_NODE"
+"""The pod's node: copies go to pods on another one, where there is one."""
 SERVICE_ACCOUNT_DIR_ENV = "ELASTICJOB_SERVICE_ACCOUNT_DIR"
 """The folder with token, ca.crt and namespace, if it is not the usual one."""
 

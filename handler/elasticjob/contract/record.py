@@ -53,9 +53,9 @@ def text(longest: int | None = None, last: bool = False) -> Codec:
     )
 
 
-def token(longest: int) -> Codec:
+def token(longest: int, key: str = "") -> Codec:
     """Printable ASCII characters."""
-    return Codec(lambda found, key, default: found.token(key, longest, default))
+    return Codec(lambda found, key, default: found.token(key, longest, default), key=key)
 
 
 def number(least: int, most: int = MAX_NUMBER, key: str = "") -> Codec:

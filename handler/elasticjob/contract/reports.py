@@ -7,13 +7,25 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from elasticjob.contract.fields import MAX_INT32, MAX_LOCAL_WORLD_SIZE, RecordError
-from elasticjob.contract.record import FLAG, RANKS, Nonce, Record, number, omitted, optional_number, text
+from elasticjob.contract.record import (
+    FLAG,
+    RANKS,
+    Nonce,
+    Record,
+    number,
+    omitted,
+    optional_number,
+    text,
+    token,
+)
 
 MAX_REPORT_BYTES = 65_536
 MAX_MESSAGE = 2_048
 """Characters kept of a message from a worker; the rest is in the pod's log."""
 MAX_REASON = 200
 """Characters kept of the reason why a worker started cold."""
+MAX_SOURCE = 20
+"""Characters of the word that says where the state came from."""
 MAX_MILLISECONDS = 10 * 366 * 86_400_000
 """Ten years: no round trains for longer, and dates end in the year 9999."""
 
@@ -111,3 +123,17 @@ class StartsReport(Record, what="starts report"):
     preparing: Annotated[bool, omitted(FLAG)] = False
     """Some member's interpreters for the next round are not ready, so that would start slower now (said by
     the leader)."""
+
+
+@dataclass(frozen=True)
+class ResumedReport(Record, what="resumed report"):
+    """Where the state of the round with this ``nonce`` came from, as rank 0's worker has found it: from the
+    leader, with a write of its Lease that has another reason."""
+
+    nonce: Nonce
+    step: Annotated[int, number(0)]
+    """The last step that the state has; 0: there was no checkpoint."""
+    source: Annotated[str, token(MAX_SOURCE, key="from")]
+    """A word of ``state_source.Source``; newer handlers may have others."""
+    milliseconds: Annotated[int, number(0, MAX_MILLISECONDS)]
+    """How long loading took."""

@@ -92,6 +92,9 @@ class Listener(Protocol):
         """Members are lost: the evidence by rank, once for each loss. Ranks that are lost together come
         together: the first report ends the round, and a second one is late."""
 
+    def looked(self) -> None:
+        """The steps were read; ``progressed`` and ``judged`` follow. The leader only, with each heartbeat."""
+
     def progressed(self, report: ProgressReport, first: bool, /) -> None:
         """A step was reported, perhaps the round's ``first``. The leader only."""
 
@@ -263,6 +266,7 @@ class Heartbeats:
             report = self._progress.report
         if self._stop.is_set():
             return
+        self._listener.looked()
         if report is not None and report != before:
             self._listener.progressed(report, before is None)
         if against is not None:

@@ -11,7 +11,14 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from elasticjob.contract.reports import DrainReport, ProgressReport, RoundReport
+from elasticjob.contract.reports import (
+    MAX_MILLISECONDS,
+    DrainReport,
+    ProgressReport,
+    ResumedReport,
+    RoundReport,
+)
+from elasticjob.contract.text import counted
 from elasticjob.core.heartbeats import Loss, ProbeResult
 from elasticjob.core.participant import Membership, Participant
 from elasticjob.drain.board import StopBoard
@@ -21,6 +28,7 @@ from elasticjob.warm.workers import WarmWorkers
 from elasticjob.watch.heartbeats import FENCED_KEY, PREPARED_KEY, TAKES_PART_KEY, Heartbeats, MemberFlag
 from elasticjob.watch.post_round_probe import PostRoundProbe
 from elasticjob.watch.step_files import StepReader
+from elasticjob.worker.resumed import read_resumed
 from elasticjob.workers.speakers import Speakers, all_say
 
 logger = logging.getLogger(__name__)
@@ -109,6 +117,8 @@ class RoundWatch:
         """A thread may still be about to report of this round, when the next announcement has been made and
         the core no longer calls this one over."""
         self._silent: tuple[int, ...] = ()
+        self._resumed_folder = files.steps.folder if m.group_rank == 0 else ""
+        """Where rank 0's worker says where the state came from; "" once that is known."""
         flags = [
             MemberFlag(TAKES_PART_KEY, files.board.take_part, self._all_take_part),
             MemberFlag(FENCED_KEY, files.all_fenced, self._all_fenced),
@@ -135,6 +145,7 @@ class RoundWatch:
     def attach_progress(self) -> None:
         """See ``MemberWatch``."""
         report = self.heartbeats.progress()
+        self._attach_resumed()
         if report is not None:
             self._lease.attach(progress=report.dump())
 
@@ -155,6 +166,12 @@ class RoundWatch:
         """See ``Listener``."""
         if not self._over():
             self._report_lost(found)
+
+    def looked(self) -> None:
+        """Where the state came from goes with the first step, or with a renewal where steps are not reported:
+        the worker says it before its first step."""
+        if not self._left:
+            self._attach_resumed()
 
     def progressed(self, report: ProgressReport, first: bool) -> None:
         """The round's first step is written at once, others with the next renewal."""
@@ -177,6 +194,26 @@ class RoundWatch:
         """See ``Listener``."""
         if not self._core.end_reason():
             self._watch.verify_source(since)
+
+    def _attach_resumed(self) -> None:
+        found = read_resumed(self._resumed_folder) if self._resumed_folder else None
+        if found is None:
+            return
+        self._resumed_folder = ""
+        peers = f", {counted(found.pieces_from_peers, 'piece')} from other pods" * bool(
+            found.pieces_from_peers
+        )
+        logger.info(
+            "round %d: the state is that of step %d, from %s%s, after %d ms",
+            self._m.number,
+            found.step,
+            found.source,
+            peers,
+            found.milliseconds,
+        )
+        took = min(found.milliseconds, MAX_MILLISECONDS)
+        report = ResumedReport(self._m.nonce, found.step, str(found.source), took)
+        self._lease.attach(resumed=report.dump())
 
     def _over(self) -> bool:
         return self._left or bool(self._core.end_reason()) or self._store.passed

@@ -11,24 +11,13 @@ import json
 import os
 from typing import NamedTuple
 
-from elasticjob.contract.str_enum import StrEnum
+from elasticjob.contract.state_source import Source
 from elasticjob.worker.progress import MAX_STEP, PROGRESS_DIR_ENV
 
+__all__ = ["FILE", "Resumed", "Source", "read_resumed", "say_resumed"]
 FILE = "resumed.json"
 MOST_BYTES = 1024
 """A larger file is not ours."""
-
-
-class Source(StrEnum):
-    """Where the state was read."""
-
-    MEMORY = "Memory"
-    """From the memory of each rank's own agent alone."""
-    PEER = "Peer"
-    """From the memory of agents, some of it from other pods."""
-    STORAGE = "Storage"
-    NOTHING = "Nothing"
-    """There was no checkpoint: training starts with step 0."""
 
 
 class Resumed(NamedTuple):

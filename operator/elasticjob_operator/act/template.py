@@ -17,9 +17,12 @@ from elasticjob.contract.names import (
     API_VERSION,
     ATTEMPT_LABEL,
     AVOID_NODES_ANNOTATION,
+    COPIES_ENV,
     JOB_LABEL,
     JOB_UID_ENV,
     KIND,
+    MEMORY_ENV,
+    NODE_ENV,
     POD_NAME_ENV,
     POD_UID_ENV,
     SERVICE_ACCOUNT_DIR_ENV,
@@ -29,7 +32,7 @@ from elasticjob.contract.names import (
     pod_name,
 )
 from elasticjob_operator.act import injection, pre_stop
-from elasticjob_operator.plan.state.model import Job
+from elasticjob_operator.plan.state.model import CopySpread, Job
 from elasticjob_operator.plan.template import accelerators, torchrun_flags
 from elasticjob_operator.plan.template.accelerators import Claims
 from elasticjob_operator.plan.template.containers import (
@@ -190,7 +193,21 @@ def _environment(
         offered.append({"name": WARM_ENV, "value": "on" if warm.enabled else "off"})
     if warm is not None and warm.enabled and warm.imports:
         offered.append({"name": WARM_IMPORTS_ENV, "value": ":".join(warm.imports)})
-    return forced, offered
+    return forced, [*offered, *_memory_environment(job)]
+
+
+def _memory_environment(job: Job) -> list[dict[str, Any]]:
+    """What switches the agent's memory tier on. Without a node's name, copies go to any pod."""
+    memory = job.spec.memory_checkpoints
+    if memory is None:
+        return []
+    found: list[dict[str, Any]] = [
+        {"name": MEMORY_ENV, "value": str(memory.per_pod)},
+        {"name": COPIES_ENV, "value": str(memory.copies)},
+    ]
+    if memory.copies and memory.spread == CopySpread.NODE:
+        found.append({"name": NODE_ENV, "valueFrom": _field("spec.nodeName")})
+    return found
 
 
 def _merged(

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from elasticjob.contract.state_source import Source
 from elasticjob_operator.metrics import families as f
 from elasticjob_operator.metrics.families import Metric, Sample
 from elasticjob_operator.plan.state.accounts import Charge
 from elasticjob_operator.plan.state.evidence import ACCOUNTS, CAUSES, NEVER_CHARGED, SCALING
-from elasticjob_operator.plan.state.status import JobStatus, Progress
+from elasticjob_operator.plan.state.status import JobStatus, Progress, RoundHistory
 
 STARTED = "Started"
 NONE = "none"
@@ -23,6 +24,7 @@ FAILURES = (
 )
 ENDS = (("Complete", "Succeeded"), *(("Failed", reason) for reason in FAILURES))
 """How a job may end: outcome and reason."""
+SOURCES = tuple(str(source) for source in Source)
 OTHER = "other"
 """Takes the place of a word that this operator does not know: the status of a job may have been edited."""
 
@@ -33,6 +35,9 @@ def from_the_start() -> Iterator[Sample]:
     yield Sample(f.LOST, (STARTED,), 0)
     yield Sample(f.TRAINING, (), 0)
     yield Sample(f.REPEATED, (), 0)
+    yield Sample(f.REDONE, (), 0)
+    for source in SOURCES:
+        yield Sample(f.RESUMES, (source,), 0)
     for end in ENDS:
         yield Sample(f.FINISHED, end, 0)
     for cause, account in CAUSES.items():
@@ -59,6 +64,8 @@ def counted(before: JobStatus, after: JobStatus) -> Iterator[Sample]:
 def _rounds(before: JobStatus, after: JobStatus) -> Iterator[Sample]:
     """Rounds that are new; and of those known, what was measured since."""
     known = {entry.number: entry for entry in before.round_history}
+    for entry in after.round_history:
+        yield from _resumed(known.get(entry.number), entry)
     first = before.current_round.number
     for entry in after.round_history:
         old = known.get(entry.number)
@@ -75,6 +82,16 @@ def _rounds(before: JobStatus, after: JobStatus) -> Iterator[Sample]:
         ):
             if then is None and now is not None:
                 yield Sample(metric, (account,), now / 1000)
+
+
+def _resumed(old: RoundHistory | None, now: RoundHistory) -> Iterator[Sample]:
+    """Where the state of a round came from, once it is known."""
+    if now.resumed is None or (old is not None and old.resumed is not None):
+        return
+    source = now.resumed.source
+    yield Sample(f.RESUMES, (source if source in SOURCES else OTHER,), 1)
+    if now.resumed.redone_steps:
+        yield Sample(f.REDONE, (), now.resumed.redone_steps)
 
 
 def _charges(before: JobStatus, after: JobStatus) -> Iterator[Sample]:

@@ -100,6 +100,16 @@ FIRST_STEP = _histogram(
 )
 TRAINING = _counter("elasticjob_training_seconds_total", "Time in steps of jobs that report them")
 REPEATED = _counter("elasticjob_repeated_seconds_total", "Part of the time in steps that had to be repeated")
+RESUMES = _counter(
+    "elasticjob_resumes_total",
+    "Rounds by where their state came from: Memory, Peer (in part the memory of other pods), Storage, or "
+    "Nothing, which is no checkpoint; of scripts that use elasticjob.checkpoint",
+    "from",
+)
+REDONE = _counter(
+    "elasticjob_redone_steps_total",
+    "Steps that rounds have trained again, of scripts that report steps and use elasticjob.checkpoint",
+)
 LOST = _counter(
     "elasticjob_lost_seconds_total",
     "Time without progress, repeated steps included, by the cause of the round that followed",
@@ -174,7 +184,7 @@ OF_JOBS = (JOBS, UNREADABLE, MEMBERS, STANDBYS, WANTED_PODS, NODE_FAILED_JOBS, W
 """Metrics of all jobs together; shown by the leading operator."""
 OF_DECISIONS = (
     *(FINISHED, ROUNDS, CHARGES, DETECTION, RENDEZVOUS, FIRST_STEP),
-    *(TRAINING, REPEATED, LOST),
+    *(TRAINING, REPEATED, LOST, RESUMES, REDONE),
 )
 """What this process has decided and written."""
 OF_THE_PROCESS = (

@@ -20,6 +20,7 @@ from elasticjob.contract.names import (
     PROGRESS_ANNOTATION,
     RELAY_ANNOTATION,
     REPORT_ANNOTATION,
+    RESUMED_ANNOTATION,
     ROUND_ANNOTATION,
     STARTS_ANNOTATION,
     members_lease,
@@ -33,6 +34,7 @@ from elasticjob.contract.reports import (
     DrainReport,
     FailureReport,
     ProgressReport,
+    ResumedReport,
     RoundReport,
     StartsReport,
 )
@@ -66,11 +68,12 @@ class Texts(NamedTuple):
     drain: str | None
     fenced: str | None
     relay: str | None
+    resumed: str | None
 
 
 _TEXTS = (
     *(PARTICIPANT_ANNOTATION, FAILURE_ANNOTATION, REPORT_ANNOTATION, ROUND_ANNOTATION, FINISHED_ANNOTATION),
-    *(DRAIN_ANNOTATION, FENCED_ANNOTATION, RELAY_ANNOTATION),
+    *(DRAIN_ANNOTATION, FENCED_ANNOTATION, RELAY_ANNOTATION, RESUMED_ANNOTATION),
 )
 
 
@@ -173,6 +176,7 @@ def _participant(name: str, holder: str, texts: Texts) -> Participant:
         report = replace(report, message=one_line(report.message, MAX_MESSAGE))
     drain = parsed(texts.drain, DrainReport.parse)
     relay = parsed(texts.relay, RelayReport.parse)
+    resumed = parsed(texts.resumed, ResumedReport.parse)
     return Participant(
         pod=name,
         holder=holder,
@@ -185,6 +189,7 @@ def _participant(name: str, holder: str, texts: Texts) -> Participant:
         drain=drain,
         fenced=_nonce(texts.fenced),
         relay=relay,
+        resumed=resumed,
     )
 
 

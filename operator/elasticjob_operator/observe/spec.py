@@ -7,6 +7,7 @@ schema, a field that this version does not know): a value that cannot be used co
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -18,11 +19,13 @@ from elasticjob_operator.plan.state import status_json
 from elasticjob_operator.plan.state.grant import QueueRequest
 from elasticjob_operator.plan.state.model import (
     CleanPodPolicy,
+    CopySpread,
     FencingType,
     HandlerSource,
     Job,
     JobSpec,
     Limit,
+    MemoryCheckpoints,
     NetworkPolicy,
     Rule,
     RuleAction,
@@ -30,6 +33,7 @@ from elasticjob_operator.plan.state.model import (
 )
 from elasticjob_operator.plan.state.status import JobStatus
 from elasticjob_operator.plan.state.status_json import VERSION, StatusTooNewError
+from elasticjob_operator.plan.template import quantity
 
 MANAGER = "elasticjob.dev/operator"
 ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"
@@ -40,6 +44,10 @@ QUEUE_LABEL, PRIORITY_LABEL = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/prior
 _MOST_FINALIZERS, _LONGEST_FINALIZER = 8, 253
 """What is kept of others' finalizers: the API server bounds neither their number nor their length."""
 
+MAX_BYTES = 2**60
+"""The most that an agent takes for its memory: larger quantities count as this."""
+_MEMORY = re.compile(r"[0-9]{1,15}(\.[0-9]{1,3})?(Ki|Mi|Gi|Ti|k|M|G|T)?")
+
 T = TypeVar("T", int, str)
 
 
@@ -47,12 +55,14 @@ T = TypeVar("T", int, str)
 class JobDefaults:
     """Defaults for fields that a job leaves out. ``ttl_after_finished`` and ``active_deadline`` are seconds;
     None: the job is kept, there is no deadline. ``limits`` are fields of ``spec.failurePolicy``; one that the
-    job has replaces the whole field here. ``namespaces``: the defaults of one namespace, which come before
+    job has replaces the whole field here. ``memory_checkpoints`` is ``spec.memoryCheckpoints`` of jobs
+    without it; None where it is not set. ``namespaces``: the defaults of one namespace, which come before
     those here."""
 
     ttl_after_finished: int | None = None
     active_deadline: int | None = None
     limits: Mapping[str, Any] = field(default_factory=dict)
+    memory_checkpoints: Mapping[str, Any] | None = None
     namespaces: Mapping[str, JobDefaults] = field(default_factory=dict)
 
     def of(self, namespace: str) -> JobDefaults:
@@ -65,6 +75,7 @@ class JobDefaults:
             self.ttl_after_finished if ttl is None else ttl,
             self.active_deadline if deadline is None else deadline,
             {**self.limits, **own.limits},
+            self.memory_checkpoints if own.memory_checkpoints is None else own.memory_checkpoints,
         )
 
 
@@ -186,6 +197,9 @@ def read_spec(spec: Mapping[str, Any], defaults: JobDefaults = _NO_DEFAULTS) -> 
         template=PackedTemplate(template) if isinstance(template, dict) else None,
         handler_source=_word(spec.get("handlerSource"), HandlerSource) or JobSpec.handler_source,
         warm_workers=_warm_workers(spec.get("warmWorkers")),
+        memory_checkpoints=_memory_checkpoints(spec.get("memoryCheckpoints", defaults.memory_checkpoints))
+        if own_pods
+        else None,
         limits=_limits(_mapping(spec.get("rendezvous")), _optional(policy, "hangTimeoutSeconds", 1)),
         application=_application(policy.get("application")),
         infrastructure=_limit(_mapping(policy.get("infrastructure"))),
@@ -217,6 +231,27 @@ def _warm_workers(fields: object) -> WarmWorkers | None:
         enabled=fields.get("enabled") is not False,
         imports=tuple(name for name in imports if all(part.isidentifier() for part in name.split("."))),
     )
+
+
+def _memory_checkpoints(value: object) -> MemoryCheckpoints | None:
+    """0 bytes switch them off, where a default has switched them on."""
+    fields = _mapping(value)
+    most = memory_bytes(fields.get("perPod"))
+    if not most:
+        return None
+    return MemoryCheckpoints(
+        most,
+        _number(fields, "copies", MemoryCheckpoints.copies, 0),
+        _word(fields.get("spread"), CopySpread) or MemoryCheckpoints.spread,
+    )
+
+
+def memory_bytes(value: object) -> int | None:
+    """What ``memoryCheckpoints.perPod`` comes to, in whole bytes; None if the schema would not have it."""
+    if isinstance(value, bool) or _MEMORY.fullmatch(str(value)) is None:
+        return None
+    found = quantity.parse(value)
+    return None if found is None else int(min(found, MAX_BYTES))
 
 
 def _limits(rendezvous: Mapping[str, Any], hang_timeout: int | None) -> Limits:

@@ -24,7 +24,7 @@ from elasticjob_operator.plan.changes import (
 from elasticjob_operator.plan.charges import backoff, charging, revision
 from elasticjob_operator.plan.losses import error_text, excluded_nodes, unheard
 from elasticjob_operator.plan.pods import ignored_pods, open_files, pods
-from elasticjob_operator.plan.rounds import fencing, progress, rounds, warm_starts
+from elasticjob_operator.plan.rounds import fencing, progress, resumes, rounds, warm_starts
 from elasticjob_operator.plan.state import status_size
 from elasticjob_operator.plan.state.job_waits import JobWait
 from elasticjob_operator.plan.state.model import Job, Now, Observed, Plan
@@ -125,6 +125,7 @@ def _advance(p: Pass) -> Outlook:
     rounds.renumber_above_leases(p)
     progress.update(p)
     warm_starts.count(p)
+    resumes.note(p)
     fencing.note(p)
     awaited, held = deleted_pods.drain_for_deleted_pods(p)
     change = awaited

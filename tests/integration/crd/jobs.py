@@ -19,6 +19,7 @@ FULL: dict[str, Any] = {
     "nprocPerNode": "auto",
     "handlerSource": "Injected",
     "warmWorkers": {"enabled": True, "imports": ["transformers", "torch.utils.data"]},
+    "memoryCheckpoints": {"perPod": "8Gi", "copies": 1, "spread": "Node"},
     "rendezvous": {"rejoinTimeoutSeconds": 60},
     "scaling": {"scaleUpDelaySeconds": 10, "paybackSeconds": 600},
     "failurePolicy": {
@@ -91,6 +92,12 @@ def get(cluster: ClusterAccess, namespace: str, name: str = "digits") -> dict[st
 def template(**changes: Any) -> dict[str, Any]:
     """A minimal template whose pod spec has these fields besides."""
     return {"spec": {"containers": [CONTAINER], **changes}}
+
+
+def limited(memory: str | int, **metadata: Any) -> dict[str, Any]:
+    """A template whose first container, of two, has this memory limit."""
+    container = {**CONTAINER, "resources": {"limits": {"memory": memory}}}
+    return {"metadata": metadata, "spec": {"containers": [container, {"name": "beside", "image": "x"}]}}
 
 
 def labelled(**metadata: dict[str, str]) -> dict[str, Any]:

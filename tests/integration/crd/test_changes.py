@@ -52,6 +52,7 @@ MAY_CHANGE: dict[str, Any] = {
     "maxReplicas": 9,
     "spares": 2,
     "warmWorkers": {"enabled": False, "imports": ["datasets"]},
+    "memoryCheckpoints": {"perPod": 1000, "copies": 0, "spread": "None"},
     "rendezvous": {"rejoinTimeoutSeconds": 90, "lastCallTimeoutSeconds": 1},
     "scaling": {"scaleUpDelaySeconds": 1, "paybackSeconds": 300},
     "failurePolicy": {"rules": [], "hangTimeoutSeconds": 60, "idleDeadlineSeconds": 60},

@@ -11,6 +11,7 @@ from tests.integration.crd.jobs import (
     CONTAINER,
     TEMPLATE,
     labelled,
+    limited,
     manifest,
     refusal,
     ruled,
@@ -85,6 +86,46 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "too many modules": (
         manifest(warmWorkers={"imports": [f"m{n}" for n in range(33)]}),
         "spec.warmWorkers.imports: Too many: 33: must have at most 32 items",
+    ),
+    "memory checkpoints without a size": (
+        manifest(memoryCheckpoints={"copies": 1}),
+        "spec.memoryCheckpoints.perPod: Required value",
+    ),
+    "memory that is no quantity": (
+        manifest(memoryCheckpoints={"perPod": "8GB"}),
+        "spec.memoryCheckpoints.perPod in body should match",
+    ),
+    "less than no memory": (
+        manifest(memoryCheckpoints={"perPod": -1}),
+        "spec.memoryCheckpoints.perPod: Invalid value: -1: must be 0 or more bytes, or a quantity such as ",
+    ),
+    "a part of a byte": (
+        manifest(memoryCheckpoints={"perPod": 1.5}),
+        "spec.memoryCheckpoints.perPod in body must be of type integer,string",
+    ),
+    "two copies": (
+        manifest(memoryCheckpoints={"perPod": 1, "copies": 2}),
+        "spec.memoryCheckpoints.copies in body should be less than or equal to 1",
+    ),
+    "copies spread over zones": (
+        manifest(memoryCheckpoints={"perPod": 1, "spread": "Zone"}),
+        'spec.memoryCheckpoints.spread: Unsupported value: "Zone": supported values: "Node", "None"',
+    ),
+    "as much memory for checkpoints as the container may use": (
+        manifest(memoryCheckpoints={"perPod": "4Gi"}, template=limited("4096Mi")),
+        "spec.memoryCheckpoints.perPod: Invalid value: 4Gi must be less than the memory limit of the "
+        "training container (4096Mi), which holds them beside the training",
+    ),
+    "as much as the container may use, which the annotation names": (
+        manifest(
+            memoryCheckpoints={"perPod": "4Gi"},
+            template=limited("4Gi", annotations={"kubectl.kubernetes.io/default-container": "train"}),
+        ),
+        "4Gi must be less than the memory limit of the training container (4Gi)",
+    ),
+    "more memory for checkpoints than the container may use, in bytes": (
+        manifest(memoryCheckpoints={"perPod": 5_000_000_001}, template=limited(5_000_000_000)),
+        "5000000001 must be less than the memory limit of the training container (5000000000)",
     ),
     "a period that the timeout does not bear": (
         manifest(rendezvous={"heartbeatPeriodSeconds": 4}),

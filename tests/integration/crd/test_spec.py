@@ -21,6 +21,7 @@ from tests.integration.crd.jobs import (
     apply,
     get,
     labelled,
+    limited,
     manifest,
     ruled,
     template,
@@ -64,6 +65,12 @@ GOOD: dict[str, dict[str, Any]] = {
         template={
             "spec": {"containers": [{**CONTAINER, "env": [{"name": "PET_RDZV_BACKEND", "value": "c10d"}]}]}
         }
+    ),
+    "memory checkpoints": manifest(memoryCheckpoints={"perPod": "1.5Gi"}, template=limited("2Gi")),
+    "memory checkpoints switched off": manifest(memoryCheckpoints={"perPod": 0}, template=TEMPLATE),
+    "memory checkpoints beside the limit of another container": manifest(
+        memoryCheckpoints={"perPod": "4Gi"},
+        template=limited("1Gi", annotations={"kubectl.kubernetes.io/default-container": "beside"}),
     ),
     "labels of others": manifest(template=labelled(labels={"app.elasticjob.dev/x": "1"}, annotations={})),
 }

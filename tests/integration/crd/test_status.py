@@ -85,6 +85,7 @@ STATUS: dict[str, Any] = {
             "firstStep": 18000,
             "lastStep": 18200,
             "workerStarts": {"warm": 31, "cold": 1, "coldReason": "no warm interpreter was ready"},
+            "resumed": {"step": 17999, "from": "Peer", "redoneSteps": 1, "milliseconds": 640},
         }
     ],
     "accounts": [

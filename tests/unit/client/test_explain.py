@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from elasticjob.contract.text import node_words
 from elasticjob_client.explain import listing
+from elasticjob_client.explain.report import report
 from elasticjob_client.explain.status import NO_STATUS, next_steps, status
 from elasticjob_client.explain.times import duration, milliseconds
 from elasticjob_client.explain.why import ended_round, exit_code, pod_to_read, why
@@ -69,6 +71,41 @@ def test_a_failure_is_told_from_its_round_to_what_it_cost() -> None:
         "50 steps were trained again.",
     ]
     assert (found.log_pod, found.log) == ("mnist-1-0", ["Traceback", "boom"])
+
+
+@pytest.mark.parametrize(
+    ("resumed", "words"),
+    [
+        (
+            {"step": 1849, "from": "Memory", "redoneSteps": 1, "milliseconds": 640},
+            "its state, of step 1849, came from the memory of its own pods in 640 ms; "
+            "1 step was trained again",
+        ),
+        (
+            {"step": 1850, "from": "Peer", "redoneSteps": 0, "milliseconds": 1500},
+            "its state, of step 1850, came from memory, some of it that of other pods in 1.5 s",
+        ),
+        (
+            {"step": 1800, "from": "Storage", "milliseconds": 5200},
+            "its state, of step 1800, came from storage in 5.2 s; 50 steps were trained again",
+        ),
+        (
+            {"step": 0, "from": "Nothing", "redoneSteps": 1850, "milliseconds": 3},
+            "there was no checkpoint to resume from; 1850 steps were trained again",
+        ),
+        (
+            {"step": 1850, "from": "Satellite", "redoneSteps": 0},
+            "its state, of step 1850, came from Satellite in 0 ms",
+        ),
+    ],
+)
+def test_where_the_state_came_from_is_told(resumed: dict[str, Any], words: str) -> None:
+    second, first = msgspec.to_builtins(after_a_loss().status)["roundHistory"]
+    job = after_a_loss(roundHistory=[{**second, "resumed": resumed}, first])
+    told = why(job, PODS, [], NOW).sentences[-1]
+    assert told.endswith(f", the first step came after 4.1 s; {words}.")
+    drawn = report(job, [], NOW)
+    assert words.split("; ")[0] in drawn.bars[1].text
 
 
 def test_a_log_that_is_gone_is_said_to_be_gone() -> None:

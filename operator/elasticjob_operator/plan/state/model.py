@@ -20,6 +20,7 @@ from elasticjob.contract.reports import (
     DrainReport,
     FailureReport,
     ProgressReport,
+    ResumedReport,
     RoundReport,
     StartsReport,
 )
@@ -100,11 +101,29 @@ class WarmWorkers:
     imports: tuple[str, ...] = ()
 
 
+class CopySpread(StrEnum):
+    """Where the copies of memory checkpoints go: to pods on another node, or to any pod."""
+
+    NODE = "Node"
+    NONE = "None"
+
+
+@dataclass(frozen=True)
+class MemoryCheckpoints:
+    """How many bytes of checkpoints each pod may hold in memory, and how many other pods have a copy."""
+
+    per_pod: int
+    """1 or more."""
+    copies: int = 1
+    spread: str = CopySpread.NODE
+
+
 @dataclass(frozen=True)
 class JobSpec:
     """``spec``, with what is absent made explicit. ``template`` is None when the operator does not create the
-    pods, ``warm_workers`` when that is left to the pods. ``fencing_needs_proof``: also of a round whose
-    checkpoints are fenced. Times are seconds, None is never."""
+    pods, ``warm_workers`` when that is left to the pods, ``memory_checkpoints`` when there are none.
+    ``fencing_needs_proof``: also of a round whose checkpoints are fenced. Times are seconds, None is
+    never."""
 
     replicas: int = 1
     min_replicas: int | None = None
@@ -114,6 +133,7 @@ class JobSpec:
     template: Mapping[str, Any] | None = None
     handler_source: str = HandlerSource.INJECTED
     warm_workers: WarmWorkers | None = None
+    memory_checkpoints: MemoryCheckpoints | None = None
     limits: Limits = Limits()
     scale_up_delay: int = 10
     payback: int | None = None
@@ -258,6 +278,7 @@ class Participant:
     starts: StartsReport | None = None
     fenced: str = ""
     relay: RelayReport | None = None
+    resumed: ResumedReport | None = None
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.state import MemberState, UnreachableReport
 from elasticjob_operator.plan.state.accounts import Account
 from elasticjob_operator.plan.state.evidence import CAUSES
-from elasticjob_operator.plan.state.status_fields import always, internal
+from elasticjob_operator.plan.state.status_fields import always, internal, named
 
 MAX_ROUNDS = 20
 """Rounds kept in the history."""
@@ -213,10 +213,23 @@ class WorkerStarts:
 
 
 @dataclass(frozen=True)
+class Resumed:
+    """Where the state of a round came from: a word of ``state_source.Source``, or a newer handler's. ``step``
+    is the last step that the state has, ``milliseconds`` the time that loading took, ``redone_steps`` how
+    many steps of the rounds before are done again; None if these have reported none, or not the last."""
+
+    step: int
+    source: str = named("from")
+    milliseconds: int
+    redone_steps: int | None = None
+
+
+@dataclass(frozen=True)
 class RoundHistory:
     """One of ``status.roundHistory``: why and when this round was formed, and why it has ended. Milliseconds
     count from the end of the round before. ``first_step`` and ``last_step`` are the first and the highest
-    step that were reported in this round. ``worker_starts`` is None where warm workers are off."""
+    step that were reported in this round. ``worker_starts`` is None where warm workers are off, ``resumed``
+    where the script has not said where its state came from."""
 
     number: int
     cause: str
@@ -228,6 +241,7 @@ class RoundHistory:
     first_step: int | None = None
     last_step: int | None = None
     worker_starts: WorkerStarts | None = None
+    resumed: Resumed | None = None
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,11 @@ def always(default: Any) -> Any:
     return field(default=default, metadata={"always": True})
 
 
+def named(name: str) -> Any:
+    """A required field whose name in JSON is no name in Python."""
+    return field(metadata={"name": name})
+
+
 def internal(default: Any) -> Any:
     """A field for the operator alone: in the JSON it stands below ``status.internal``."""
     return field(default=default, metadata={"internal": True})

@@ -1,8 +1,7 @@
 """``JobStatus`` to and from the JSON of the custom resource.
 
-A field's JSON name is its own in camel case; a field that has its default is left out, unless it is marked
-``always``. Unknown fields are ignored: an older operator meets a newer
-status.
+A field's JSON name is its own in camel case, unless it is ``named``; a field that has its default is left
+out, unless it is marked ``always``. Unknown fields are ignored: an older operator meets a newer status.
 
 What is marked ``internal`` is kept apart, below ``status.internal``: the resource definition says nothing
 about its content, so that neither an older nor a newer one drops it. It has the version of its format, and
@@ -109,6 +108,8 @@ def _joined(fields: Mapping[str, Any]) -> Fields:
 
 
 def _json_name(field: dataclasses.Field[Any]) -> str:
+    if "name" in field.metadata:
+        return str(field.metadata["name"])
     first, *rest = field.name.split("_")
     return first + "".join("UID" if word == "uid" else word.title() for word in rest)
 
