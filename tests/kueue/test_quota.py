@@ -4,6 +4,7 @@ participants that the tests play."""
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from tests.kueue.stage import REQUESTS, Stage, labels
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 
 
-def apply(stage: Stage, job: PlayedJob, script: str = SLEEPS, quota: int = 4, **spec: object) -> None:
+def apply(stage: Stage, job: PlayedJob, script: str = SLEEPS, quota: int = 4, **spec: Any) -> None:
     """A job of 4 that trains with 2, in queue a."""
     stage.queue("a", quota, stage.flavor())
     job.labels = {**labels("a"), **job.labels}

@@ -45,10 +45,10 @@ class Member:
             membership,
             StepReader(str(folder)),
             Listening(
-                self.lost.append,
-                lambda report, first: self.reports.append((report, first)),
-                self.hangs.append,
-                self.verified.append,
+                lost=self.lost.append,
+                progressed=lambda report, first: self.reports.append((report, first)),
+                judged=self.hangs.append,
+                verify_source=self.verified.append,
             ),
             [
                 MemberFlag(key, partial(self._is_so, key), partial(self.all_said.append, key))
