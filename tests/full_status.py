@@ -177,5 +177,7 @@ def full(members: int = MEMBERS) -> JobStatus:
             10**12,
             tuple(LostTime(f"NotEstablished{n:02}", 10**12) for n in range(20)),
             WALL,
+            lost_round=9_999,
+            lost_milliseconds=10**12,
         ),
     )

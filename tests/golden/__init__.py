@@ -144,6 +144,7 @@ def statuses() -> dict[str, dict[str, Any]]:
         "drained": _played(*runs, "drain", "suspend", "drain stopped=251"),
         "complete": _played(*runs, *ends),
         "failed": _played(*runs, *fails),
+        "lost-time": _played("wait 10", *runs),
         "early-ends": _played("run mnist-0-0 mnist-1-0", "exit mnist-0-0 1", "exit mnist-1-0 1"),
         "fenced": _played(*runs, "fenced"),
         "all-fields": status_json.dump(status_json.parse(_short(status_json.dump(full(2))))),

@@ -250,14 +250,16 @@ def test_one_worker(tmp_path: Path, line: str, code: int, message: str, blind: b
         assert 0 <= report.offset_milliseconds < DEADLINE * 1000
 
 
+@pytest.mark.parametrize(("redirects", "file"), [(Std.ALL, "stderr.log"), (Std.OUT, "stdout.log")])
 def test_where_the_output_is_when_it_is_not_in_the_pods_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, redirects: Std, file: str
 ) -> None:
-    """--redirects 3 --log-dir FOLDER: torch removes the files of the round before."""
+    """--redirects 3 --log-dir FOLDER: torch removes the files of the round before. An error that is in the
+    pod's log, as with --redirects 1, is read there."""
     caplog.set_level("INFO", "elasticjob")
     handler = OneAgent()
     line = f"until grep -q {tmp_path} {tmp_path}/said 2>/dev/null; do sleep 0.05; done; exit 3"
-    specs = DefaultLogsSpecs(log_dir=str(tmp_path / "logs"), redirects=Std.ALL)
+    specs = DefaultLogsSpecs(log_dir=str(tmp_path / "logs"), redirects=redirects)
 
     def say() -> None:
         while "goes into files" not in caplog.text:
@@ -266,9 +268,10 @@ def test_where_the_output_is_when_it_is_not_in_the_pods_log(
 
     threading.Thread(target=say, daemon=True).start()
     run_agent(handler, tmp_path, "bash", script(tmp_path, line), specs=specs)
-    (path,) = (tmp_path / "logs").glob("*/attempt_0/0/stderr.log")
+    (path,) = (tmp_path / "logs").glob(f"*/attempt_0/0/{file}")
     assert handler.report is not None
-    assert handler.report.message.startswith(f"exit code 3; its output is in {path} of the pod; see its log")
+    where = f"; its output is in {path} of the pod" if redirects is Std.ALL else ""
+    assert handler.report.message.startswith(f"exit code 3{where}; see its log")
     assert f"the workers' output goes into files, such as {path}." in caplog.text
 
 

@@ -54,6 +54,7 @@ class RoundWorkers:
         self._listed = AgentWorkers(None)
         self._folder = folder
         self._error_files: dict[int, str] = {}
+        self._said_that_in_files = False
         self._leftovers = Leftovers(folder)
         try:
             if agent is not None:
@@ -144,13 +145,17 @@ class RoundWorkers:
             for worker in workers
             if worker.local_rank not in self._error_files and (path := processes.error_file(worker.pid))
         }
-        if found and not self._error_files:
+        self._error_files |= found
+        if self._said_that_in_files:
+            return
+        in_files = [*found.values(), *filter(None, (processes.output_file(one.pid) for one in workers))]
+        if in_files:
+            self._said_that_in_files = True
             logger.info(
                 "the workers' output goes into files, such as %s. torch removes them when the next round "
                 "starts: to keep them, let the script write to a file with ELASTICJOB_ROUND in its name",
-                next(iter(found.values())),
+                in_files[0],
             )
-        self._error_files |= found
 
     def failure(self, number: int, group_rank: int, failures: Sequence[FailedWorker]) -> FailureReport | None:
         """The report on the first worker that failed, None if none did before they were stopped."""

@@ -144,8 +144,17 @@ def send(pid: int, born: int, number: signal.Signals, group: bool = False) -> bo
 def error_file(pid: int) -> str:
     """The file in which this process's error output ends, "" if it goes where this process's own goes, or to
     no file."""
+    return _file_behind(pid, 2)
+
+
+def output_file(pid: int) -> str:
+    """The same of its output."""
+    return _file_behind(pid, 1)
+
+
+def _file_behind(pid: int, descriptor: int) -> str:
     try:
-        path, own = (os.readlink(f"/proc/{one}/fd/2") for one in (pid, "self"))
+        path, own = (os.readlink(f"/proc/{one}/fd/{descriptor}") for one in (pid, "self"))
     except OSError:
         return ""
     is_file = path.startswith("/") and not path.startswith(("/dev/", "/memfd:"))

@@ -131,9 +131,18 @@ def _progress(before: Progress, after: Progress | None) -> Iterator[Sample]:
         training, repeated = after.training_milliseconds, -trained
     yield from _seconds(f.TRAINING, (), training)
     yield from _seconds(f.REPEATED, (), repeated)
+    yield from _lost(before, after)
+
+
+def _lost(before: Progress, after: Progress) -> Iterator[Sample]:
+    """What was lost since. Time that a better explanation has moved to another cause was counted already: the
+    sum does not grow by it."""
     lost = {entry.cause: entry.milliseconds for entry in before.lost_by_cause}
+    left = sum(entry.milliseconds for entry in after.lost_by_cause) - sum(lost.values())
     for entry in after.lost_by_cause:
-        yield from _seconds(f.LOST, (_cause(entry.cause),), entry.milliseconds - lost.get(entry.cause, 0))
+        more = min(left, entry.milliseconds - lost.get(entry.cause, 0))
+        yield from _seconds(f.LOST, (_cause(entry.cause),), more)
+        left -= max(0, more)
 
 
 def _seconds(metric: Metric, labels: tuple[str, ...], milliseconds: int) -> Iterator[Sample]:

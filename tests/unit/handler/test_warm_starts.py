@@ -232,3 +232,17 @@ def test_while_it_waits_it_dies_before_a_worker(bench: Bench) -> None:
         assert Path(f"/proc/{one.process.pid}/oom_score_adj").read_text() == "1000\n"
     finally:
         one.end()
+
+
+def test_a_process_name_that_ends_in_half_a_letter_is_read_and_set_again() -> None:
+    """A module may set one while it is imported beforehand, as setproctitle does."""
+    script = """
+from elasticjob.warm.boot.process import PROCESS_NAME, read, write
+open(PROCESS_NAME, "wb").write(("é" * 8).encode()[:15])
+before, name = open(PROCESS_NAME, "rb").read(), read(PROCESS_NAME)
+write(PROCESS_NAME, "other")
+write(PROCESS_NAME, name)
+assert open(PROCESS_NAME, "rb").read() == before, before
+"""
+    done = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -89,9 +89,9 @@ def raise_oom_score(score: str) -> None:
 
 
 def read(path: str) -> str:
-    """The text of a file in /proc; "" if it can't be read."""
+    """The text of a file in /proc; "" if it can't be read. A process name may end in half a letter."""
     try:
-        with open(path) as file:
+        with open(path, errors="surrogateescape") as file:
             return file.read().strip()
     except OSError:
         return ""
@@ -100,7 +100,7 @@ def read(path: str) -> str:
 def write(path: str, value: str) -> None:
     """Write to a file in /proc, if that is permitted."""
     try:
-        with open(path, "w") as file:
+        with open(path, "w", errors="surrogateescape") as file:
             file.write(value)
     except OSError:
         pass

@@ -260,7 +260,7 @@ def _corrected(account: str, charge: Charge, to: str, cause: str) -> str:
 
 
 def _rewrite_history(p: Pass, charge: Charge, evidence: Evidence, rule: Rule | None) -> None:
-    """Correct the cause in the history and in the round itself."""
+    """Correct the cause in the history, in the round itself, and of the time that was lost."""
     number, r, history = charge.round or 0, p.round, p.status.round_history
     to, text = failure_rules.account(rule, evidence), evidence.message + failure_rules.describe_effect(rule)
     changes: dict[str, Any] = {"cause": evidence.cause, "account": to, "message": text}
@@ -273,6 +273,9 @@ def _rewrite_history(p: Pass, charge: Charge, evidence: Evidence, rule: Rule | N
         following: next((replace(h, cause=evidence.cause) for h in history if h.number == following), None),
     }
     p.set(round_history=tuple(new.get(h.number) or h for h in history))
+    formed = next((h for h in history if h.number == following), None)
+    if formed is not None and p.status.progress is not None:
+        p.set(progress=p.status.progress.corrected(following, formed.cause, evidence.cause))
     if following and following == r.number:
         before = end.message if end is not None else charge.message
         rest = r.message[len(before) :] if r.message.startswith(before) else ""

@@ -66,9 +66,13 @@ def sentence(p: Pass) -> str:
     """A sentence for the condition; "" if no pod is ignored."""
     if not p.status.ignored_pods:
         return ""
+    first, *others = p.status.ignored_pods
+    if not others:
+        return f"{first.pod_name} is ignored: {first.message}"
     names = listed([entry.pod_name for entry in p.status.ignored_pods])
-    are = "is" if len(p.status.ignored_pods) == 1 else "are"
-    return f"{names} {are} ignored: {p.status.ignored_pods[0].message}"
+    return (
+        f"{names} are ignored (each has its reason in status.ignoredPods); {first.pod_name}: {first.message}"
+    )
 
 
 def _why(p: Pass, pod: Pod, members: Mapping[str, ParticipantStatus], duplicates: Mapping[str, str]) -> str:

@@ -24,7 +24,7 @@ from elasticjob_operator.plan.state.evidence import (
     Evidence,
 )
 from elasticjob_operator.plan.state.pass_state import Pass
-from elasticjob_operator.plan.state.status import JobStatus, LostTime, Progress, RoundStatus
+from elasticjob_operator.plan.state.status import JobStatus, Progress, RoundStatus
 
 REPORT_SECONDS = 60.0
 """How often progress is written when nothing else is."""
@@ -82,7 +82,7 @@ def count_round_time(p: Pass) -> None:
         # It ended before its first step.
         why = r.next_cause
         planned = r.established_time is not None and why.account in (SCALING, PREEMPTION)
-        progress = _add_lost_time(progress, r.cause, _milliseconds(progress.counted_time, why.time))
+        progress = progress.lost(r.number, r.cause, _milliseconds(progress.counted_time, why.time))
         progress = replace(
             progress,
             counted_time=max(filter(None, (progress.counted_time, why.time)), default=None),
@@ -163,7 +163,7 @@ def _first_step(p: Pass, before: Progress, report: ProgressReport, time: datetim
     redone = min(before.trained_milliseconds, again * (before.milliseconds_per_step or 0))
     # Time in which the job was suspended is neither training nor lost.
     since = max(filter(None, (before.counted_time, p.status.start_time)), default=None)
-    progress = _add_lost_time(before, p.round.cause, _milliseconds(since, time) + redone)
+    progress = before.lost(p.round.number, p.round.cause, _milliseconds(since, time) + redone)
     no_later = before.round > 0 and report.first_step <= before.first_step
     row = before.rounds_without_progress
     return replace(
@@ -202,12 +202,6 @@ def _show(p: Pass) -> None:
             lost_seconds=round(lost / 1000),
         )
     )
-
-
-def _add_lost_time(progress: Progress, cause: str, milliseconds: int) -> Progress:
-    by_cause = {entry.cause: entry.milliseconds for entry in progress.lost_by_cause}
-    by_cause[cause] = by_cause.get(cause, 0) + milliseconds
-    return replace(progress, lost_by_cause=tuple(LostTime(*item) for item in sorted(by_cause.items())))
 
 
 def _later(time: datetime, milliseconds: int, now: datetime) -> datetime:

@@ -7,7 +7,7 @@ How it is written as JSON is in ``status_json``; a field's JSON name is its own 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -306,7 +306,8 @@ class Progress:
     cause of the round that followed. ``goodput_percent`` is the former as a share of all. Time in which the
     job was suspended is in neither. ``counted_time`` is the moment up to which both are complete, but for
     ``training_milliseconds``. ``rounds_without_progress`` counts rounds in a row that resumed from no later a
-    step than the one before.
+    step than the one before. ``lost_round`` is the last round that time was lost for, ``lost_milliseconds``
+    how much.
     """
 
     step: int = always(0)
@@ -321,6 +322,30 @@ class Progress:
     lost_by_cause: tuple[LostTime, ...] = ()
     counted_time: datetime | None = internal(None)
     rounds_without_progress: int = 0
+    lost_round: int = internal(0)
+    lost_milliseconds: int = internal(0)
+
+    def lost(self, round_number: int, cause: str, milliseconds: int) -> Progress:
+        """With the time that was lost until this round's first step, or its end without one."""
+        return replace(
+            self,
+            lost_by_cause=self._more_lost({cause: milliseconds}),
+            lost_round=round_number,
+            lost_milliseconds=milliseconds,
+        )
+
+    def corrected(self, round_number: int, before: str, cause: str) -> Progress:
+        """With the time lost for this round under another cause, if it is the last that was counted."""
+        if round_number != self.lost_round or before == cause:
+            return self
+        moved = self._more_lost({before: -self.lost_milliseconds, cause: self.lost_milliseconds})
+        return replace(self, lost_by_cause=tuple(entry for entry in moved if entry.milliseconds))
+
+    def _more_lost(self, more: Mapping[str, int]) -> tuple[LostTime, ...]:
+        """Sorted by cause, so that one state has one form."""
+        by_cause = {entry.cause: entry.milliseconds for entry in self.lost_by_cause}
+        by_cause |= {cause: by_cause.get(cause, 0) + added for cause, added in more.items()}
+        return tuple(LostTime(*item) for item in sorted(by_cause.items()))
 
 
 @dataclass(frozen=True)
