@@ -153,7 +153,7 @@ def full(members: int = MEMBERS) -> JobStatus:
                 first_step=10**9,
                 last_step=10**9,
                 worker_starts=WorkerStarts(10**8, 10**8, text(200)),
-                resumed=Resumed(10**9, "m" * MAX_SOURCE, 10**9, 10**9),
+                resumed=Resumed(10**9, 10**9, "m" * MAX_SOURCE, 10**9),
             )
             for n in range(MAX_ROUNDS)
         ),

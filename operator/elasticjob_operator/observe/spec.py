@@ -241,7 +241,7 @@ def memory_bytes(value: object) -> int | None:
     if isinstance(value, bool) or _MEMORY.fullmatch(str(value)) is None:
         return None
     found = quantity.parse(value)
-    return None if found is None else int(min(found, MAX_BYTES))
+    return None if found is None else min(int(found), MAX_BYTES)
 
 
 def _limits(rendezvous: Mapping[str, Any], hang_timeout: int | None) -> Limits:

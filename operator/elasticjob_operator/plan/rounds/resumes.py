@@ -23,7 +23,7 @@ def note(p: Pass) -> None:
         return
     reached = _reached(history[1:])
     redone = None if reached is None or reached < said.step else reached - said.step
-    resumed = Resumed(said.step, said.source, said.milliseconds, 0 if p.round.number == 1 else redone)
+    resumed = Resumed(said.step, said.milliseconds, said.source, 0 if p.round.number == 1 else redone)
     p.set(round_history=(replace(history[0], resumed=resumed), *history[1:]))
     if _memory_did_not_help(p, resumed, reached):
         p.event("ResumedFromStorage", _sentence(p.round.number, resumed))

@@ -219,8 +219,8 @@ class Resumed:
     many steps of the rounds before are done again; None if these have reported none, or not the last."""
 
     step: int
-    source: str = named("from")
     milliseconds: int
+    source: str = named("from")
     redone_steps: int | None = None
 
 
