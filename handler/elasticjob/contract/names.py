@@ -95,6 +95,18 @@ WARM_ENV = "ELASTICJOB_WARM_WORKERS"
 """``on`` or ``off``: whether the agent makes warm interpreters. ``--rdzv-conf=warm=...`` wins."""
 WARM_IMPORTS_ENV = "ELASTICJOB_WARM_IMPORTS"
 """The modules that they import beside torch, separated by ``:``. ``--rdzv-conf=warm_imports=...`` wins."""
+MEMORY_ENV = "ELASTICJOB_MEMORY"
+"""How many bytes of checkpoints the agent may hold in memory, its own and those of other pods. Without it
+there is no memory tier."""
+COPIES_ENV = "ELASTICJOB_COPIES"
+"""How many other pods have a copy of what a pod saves to memory: 0 or 1."""
+NODE_ENV = "ELASTICJOB_NODE"
+"""The pod's node: copies go to pods on another one, where there is one."""
+ZONE_ENV = "ELASTICJOB_ZONE"
+"""The zone of the pod's node: of the pods on other nodes, copies go to one in another zone, where there is
+one."""
+MEMORY_AGENT_ENV = "ELASTICJOB_MEMORY_AGENT"
+"""Set in the workers' environment: where they reach their agent's memory, and by which key in this round."""
 SERVICE_ACCOUNT_DIR_ENV = "ELASTICJOB_SERVICE_ACCOUNT_DIR"
 """The folder with token, ca.crt and namespace, if it is not the usual one."""
 
