@@ -11,7 +11,10 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from elasticjob.checkpoint import Checkpoints, shards, storage
+from elasticjob.checkpoint import Checkpoints, memory, shards, storage
+from elasticjob.checkpoint.memory_piece import Content
+from elasticjob.checkpoint.ranks import Ranks
+from elasticjob.memory.client import Agent
 
 RESUME_MOMENTS = (
     "group",
@@ -28,6 +31,9 @@ RANK_0_MOMENTS = ("index", "marker", "marked")
 """What rank 0 alone does in a save."""
 AGREEMENTS = {"begin": 1, "candidates": 2, "forget": 3, "room": 4, "failure": 5}
 """The agreements on the way to a checkpoint, in their order; the last is about a save that has failed."""
+
+MEMORY_MOMENTS = ("memory-plan", "memory-lent", "memory-written", "memory-taken")
+"""In a save to memory, on any rank."""
 
 Action = Callable[[], None]
 
@@ -48,9 +54,17 @@ def at(moment: str, step: int, action: Action) -> None:
         return of_this_file(self, path, mode)
 
     if moment in AGREEMENTS:
-        _before(Checkpoints, "_agreed", action, number=AGREEMENTS[moment])
+        _before(Ranks, "agreed", action, number=AGREEMENTS[moment])
         if moment == "failure":
             _before(shards._Files, "create_stream", _disk_fails, of_this_file)
+    elif moment == "memory-plan":
+        _before(memory.MemoryTier, "save", action, lambda _, at, *__: at == step)
+    elif moment == "memory-lent":  # the first step is the first call
+        _before(Content, "write", action, number=step)
+    elif moment == "memory-written":
+        _before(Agent, "take", action, number=step)
+    elif moment == "memory-taken":
+        _after(Agent, "take", action, lambda _, name, *__: name.save.step == step)
     elif moment == "group":
         _before(dist, "new_group", action)
     elif moment == "group-half":

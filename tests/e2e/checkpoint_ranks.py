@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from elasticjob.checkpoint import Checkpoints, TrainState
+from elasticjob.contract.names import MEMORY_AGENT_ENV
 from tests.e2e import checkpoint_moments
 
 try:
@@ -57,6 +58,10 @@ class Plan:
     stay: bool = False
     """Whether a rank whose training has failed stays alive, with its connections."""
     environment: dict[str, str] = field(default_factory=dict)
+    agents: tuple[str, ...] = ()
+    """By rank: where its agent is. Each step is saved to memory then."""
+    patient: bool = True
+    """Whether each save to memory is awaited, so that none is skipped."""
 
 
 def run(rank: int, world_size: int, meeting: str, plan: Plan, results: Queue[Any]) -> None:
@@ -69,6 +74,8 @@ def run(rank: int, world_size: int, meeting: str, plan: Plan, results: Queue[Any
         os.environ.pop("ELASTICJOB_ROUND", None)
         if plan.round is not None:
             os.environ["ELASTICJOB_ROUND"] = str(plan.round)
+        if plan.agents:
+            os.environ[MEMORY_AGENT_ENV] = plan.agents[rank]
         torch.set_num_threads(1)
         handler = logging.Handler()
         handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
@@ -108,7 +115,8 @@ def train(rank: int, world_size: int, plan: Plan, outcome: dict[str, Any]) -> No
     losses = Losses()
     state: dict[str, Any] = {"train": TrainState(model, optimizer), "losses": losses}
     trouble(rank, plan)
-    with Checkpoints(plan.folder, keep=plan.keep, timeout=plan.timeout) as checkpoints:
+    to_memory: dict[str, Any] = {"every": plan.every, "memory_every": 1} if plan.agents else {}
+    with Checkpoints(plan.folder, keep=plan.keep, timeout=plan.timeout, **to_memory) as checkpoints:
         done = checkpoints.resume(state)
         outcome["resumed"] = done
         for step in range(done + 1, plan.until + 1):
@@ -122,8 +130,13 @@ def train(rank: int, world_size: int, plan: Plan, outcome: dict[str, Any]) -> No
             total = loss.detach()
             dist.all_reduce(total)
             losses.by_step[str(step)] = float(total) / world_size
-            if step % plan.every == 0:
+            if plan.agents or step % plan.every == 0:
                 checkpoints.save(step, state)
+            if plan.agents and checkpoints._memory is not None and plan.patient:
+                checkpoints._memory.await_copies(60)
+        if checkpoints._memory is not None:
+            outcome["skipped"] = checkpoints._memory.skipped
+            outcome["saved"] = checkpoints._memory.saved
     outcome["losses"] = losses.by_step
 
 

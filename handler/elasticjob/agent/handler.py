@@ -136,6 +136,8 @@ class K8sRendezvousHandler(RendezvousHandler):
         self._stop_threads()
         if self._warm is not None:
             self._warm.close()
+        if self._parts.memory is not None:
+            self._parts.memory.close()
         self._parts.servers.close()
         self._rounds.remove_files()
         self._ended()
@@ -161,6 +163,10 @@ class K8sRendezvousHandler(RendezvousHandler):
         if out_of_memory and parts.warm is not None:
             with log_failure("later workers may start warm"):
                 parts.warm.out_of_memory("a container of this job")
+        if out_of_memory and parts.memory is not None:
+            parts.memory.out_of_memory("a container of this job")
+        if drains and parts.memory is not None:
+            parts.memory.drains(record.number, record.cause)
         if active is not None and drains:
             with log_failure("the round does not drain here"):
                 active.drain.start()

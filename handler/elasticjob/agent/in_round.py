@@ -105,6 +105,9 @@ class InRound:
             active.workers.round_ended()
         os.environ[names.ROUND_ENV] = str(m.number)
         set_worker_environment()
+        if parts.memory is not None:
+            with log_failure("this round has no memory checkpoints"):
+                parts.memory.begin(m)
         if parts.warm is not None:
             with log_failure("later workers start cold"):
                 parts.warm.begin(lambda: steps.read() is not None, active.started, leads=leads)
@@ -125,6 +128,9 @@ class InRound:
         parts.lease.on_trouble = relay.trouble
         relay.begin()
         parts.watch.begin(m, active.store, active.files)
+        if parts.memory is not None:
+            with log_failure("this round has no memory checkpoints"):
+                parts.memory.meet(m)
         if self._ending is not None:
             self._ending.join()
         return RendezvousInfo(
@@ -202,6 +208,8 @@ class InRound:
         """The agent is in no round from now on: a guard that fires later kills nothing."""
         self._close_left()
         self._left, self.active = self.active, None
+        if self._parts.memory is not None:
+            self._parts.memory.leave()
         self._parts.watch.stop_heartbeats()
 
     def _close_left(self) -> None:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from torch.distributed.elastic.multiprocessing.api import SignalException
 
+from elasticjob.agent.memory import AgentMemory
 from elasticjob.agent.settings import Settings
 from elasticjob.api.leases import LeaseApi
 from elasticjob.contract import names
@@ -53,6 +54,8 @@ class LongLivedParts:
         self.lease = LeaseWriter(self.api, settings.pod, settings.pod_uid, labels)
         self.servers = OwnServers()
         self.warm = WarmWorkers(settings.warm_imports) if settings.warm else None
+        self.memory = AgentMemory(settings, self.changed, self.warm) if settings.memory else None
+        """Memory checkpoints; None if the job has none."""
         self.watch = MemberWatch(self.core, self.lease, self.source.verify, self.warm)
 
     def write_leaving(self) -> None:

@@ -54,6 +54,12 @@ class Settings:
     pod: str = ""
     pod_uid: str = ""
     job_uid: str = ""
+    memory: int = 0
+    """Bytes that it may hold of memory checkpoints; 0: there are none."""
+    copies: int = 1
+    """In how many other pods each piece of them is held: 0 or 1."""
+    node: str = ""
+    zone: str = ""
     other_namespace: bool = False
     """Whether this pod is in another namespace than the job: the operator grants it nothing, ever."""
 
@@ -108,6 +114,10 @@ def read_settings(endpoint: str, config: Mapping[str, object], local_addr: str |
         pod=str(config.get("pod", "")) or os.environ.get(names.POD_NAME_ENV, ""),
         pod_uid=str(config.get("pod_uid", "")) or os.environ.get(names.POD_UID_ENV, ""),
         job_uid=os.environ.get(names.JOB_UID_ENV, ""),
+        memory=_number(os.environ, names.MEMORY_ENV, 0, 2**60, "bytes that memory checkpoints may take"),
+        copies=_number(os.environ, names.COPIES_ENV, 1, 1, "pods with a copy of each piece of them"),
+        node=os.environ.get(names.NODE_ENV, ""),
+        zone=os.environ.get(names.ZONE_ENV, ""),
     )
 
 
@@ -123,6 +133,13 @@ def _seconds(config: Mapping[str, object], key: str) -> float | None:
             f"--rdzv-conf: {key} is {config[key]!r}, expected a number of seconds greater than 0"
         )
     return value
+
+
+def _number(environ: Mapping[str, str], variable: str, default: int, most: int, what: str) -> int:
+    value = environ.get(variable, "") or str(default)
+    if not (value.isascii() and value.isdecimal() and int(value) <= most):
+        raise SettingsError(f"{variable} is {value!r}, expected a number from 0 to {most}: {what}")
+    return int(value)
 
 
 def _option_or_variable(

@@ -5,15 +5,12 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeoutError
-from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple
 
-import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 
@@ -23,17 +20,21 @@ from elasticjob.checkpoint.directory import Directory
 from elasticjob.checkpoint.errors import (
     CheckpointError,
     DamagedError,
-    LostRankError,
     NotSharedError,
     StaleRoundError,
 )
+from elasticjob.checkpoint.memory import MemoryTier, name_of, open_memory
+from elasticjob.checkpoint.ranks import Ranks
 from elasticjob.checkpoint.records import File, Marker, Name, Token
 from elasticjob.checkpoint.shards import Reader, Writer, checksum
 from elasticjob.checkpoint.share import SharePlanner
 from elasticjob.checkpoint.state import check, entries
 from elasticjob.checkpoint.storage import open_storage
 from elasticjob.checkpoint.trust import Planner
+from elasticjob.memory.decide import Candidate
+from elasticjob.memory.pieces import Save
 from elasticjob.worker import fenced, stopping
+from elasticjob.worker.resumed import Resumed, Source, say_resumed
 from elasticjob.worker.script_log import ScriptLog
 
 log = ScriptLog("elasticjob.checkpoint")
@@ -41,7 +42,18 @@ log = ScriptLog("elasticjob.checkpoint")
 WAIT_SECONDS = 600
 """How long the ranks wait for each other by default."""
 
-T = TypeVar("T")
+COPIES_SECONDS = 10.0
+"""How long a worker that stops for a planned change waits for the copies of what it has saved last."""
+
+
+class _Loaded(NamedTuple):
+    """What ``resume`` has loaded."""
+
+    step: int
+    source: Source
+    pieces_from_peers: int = 0
+    save: Save | None = None
+    """The save in memory, if it was one."""
 
 
 class Checkpoints:
@@ -55,37 +67,34 @@ class Checkpoints:
     seconds, is how long ranks wait for one that is lost or slow. ``weights_only=True`` loads no entry of the
     state that could run code.
 
+    ``save`` saves to the folder each ``every`` steps, and each ``memory_every`` steps to the memory of the
+    job's agents, if the job has memory for that (docs/use/memory-checkpoints.md).
+
     Raises StaleRoundError if a later round has begun in the folder, or another job uses it (which takes 20
     seconds to find out if that job did not end properly), NoSpaceError if the disk is full, ValueError for
-    ``keep`` below 1, ModuleNotFoundError if what opens the address is not installed, LostRankError as all
-    methods do, and what the storage raises.
+    ``keep`` or ``every`` below 1, for an ``every`` that is no multiple of ``memory_every``, and without a
+    ``path``, ModuleNotFoundError if what opens the address is not installed, LostRankError as all methods do,
+    and what the storage raises.
     """
 
     def __init__(
         self,
         path: str | os.PathLike[str],
         *,
+        every: int = 1,
+        memory_every: int | None = None,
         keep: int = 2,
         verify: bool = True,
         keep_other_jobs: bool = True,
         timeout: float = WAIT_SECONDS,
         weights_only: bool = False,
     ) -> None:
-        if keep < 1:
-            raise ValueError(f"keep is {keep}, expected 1 or more: the number of checkpoints that remain")
-        if not timeout > 0:
-            raise ValueError(f"timeout is {timeout}, expected more than 0: seconds to wait for other ranks")
+        _check_settings(path, every, memory_every, keep, timeout)
+        self._every, self._memory_every = every, memory_every
         self._storage, self._path = open_storage(path)
         self._verify = verify
-        self._timeout = timeout
         self._weights_only = weights_only
-        # Collectives of a save run in a thread, so they need a group of their own; gloo, as the state is on
-        # the host then.
-        self._group: dist.ProcessGroup | None = None
-        if dist.is_initialized():
-            self._group = self._new_group()
-        self._rank = dist.get_rank() if self._group else 0
-        self._world_size = dist.get_world_size() if self._group else 1
+        self._ranks = Ranks(timeout)
         self._planner = SharePlanner()
         self._saving = ThreadPoolExecutor(1, thread_name_prefix="elasticjob-save")
         self._pending: tuple[Name, Future[Any]] | None = None
@@ -101,8 +110,11 @@ class Checkpoints:
         )
         self._directory = Directory(self._storage, self._path, me, keep=keep, keep_other_jobs=keep_other_jobs)
         self._beats: Beats | None = None
+        self._memory: MemoryTier | None = None
         try:
-            self._token = self._agreed(partial(self._begin, int(number) if number else None))
+            self._token = self._ranks.agreed(partial(self._begin, int(number) if number else None))
+            if memory_every is not None:
+                self._memory = open_memory(self._ranks, self._token, self._path)
         except BaseException:
             self._end(gives_up=False)
             raise
@@ -121,52 +133,112 @@ class Checkpoints:
         """
         check(state)
         self.wait()
-        candidates: list[tuple[Name, Marker | str]] = self._agreed(self._directory.candidates)
+        began = time.monotonic()
+        loaded = self._load_newest(state)
+        if self._memory is not None:
+            self._memory.resumed(loaded.save)
+        if self._ranks.rank == 0:
+            milliseconds = round((time.monotonic() - began) * 1000)
+            say_resumed(Resumed(loaded.step, loaded.source, milliseconds, loaded.pieces_from_peers))
+        return loaded.step
+
+    def _load_newest(self, state: dict[str, Any]) -> _Loaded:
+        """Try what there is, the newest first; at the same step memory comes before the folder."""
+        in_memory = self._memory.candidates() if self._memory is not None else []
+        stored: list[tuple[Name, Marker | str]] = self._ranks.agreed(self._directory.candidates)
         damaged: dict[Name, str] = {}
-        for name, marker in candidates:
-            problem = marker if isinstance(marker, str) else self._damage(name, marker)
-            if problem or isinstance(marker, str):
-                damaged[name] = problem
-                self._say(logging.WARNING, f"passed over {self._folder(name)}: {problem}")
-                continue
-            self._agreed(partial(self._directory.forget, frozenset(damaged)))
-            reader = Reader(self._storage, self._folder(name))
-            self._load(state, reader)
-            self._good, self._last_step = name, name.step
-            self._say(
-                logging.INFO,
-                f"resumed from {self._folder(name)}: step {name.step}, saved by {marker.world_size} ranks, "
-                f"loaded by {self._world_size}",
-            )
-            return name.step
+        for one in _newest_first(in_memory, stored):
+            if isinstance(one, Candidate):
+                loaded = self._load_from_memory(state, one)
+            else:
+                loaded = self._load_from_folder(state, *one, damaged)
+            if loaded is not None:
+                return loaded
         if damaged:
             listed = "; ".join(f"{name}: {problem}" for name, problem in damaged.items())
             raise DamagedError(
                 f"every complete checkpoint in {self._path} is damaged ({listed}). Remove them to start from "
                 "scratch, or use another folder."
             )
-        return 0
+        return _Loaded(0, Source.NOTHING)
 
-    def save(self, step: int, state: Mapping[str, Any]) -> None:
+    def _load_from_memory(self, state: dict[str, Any], candidate: Candidate) -> _Loaded | None:
+        """None if a piece cannot be read: another checkpoint is tried, as if this one had never been."""
+        assert self._memory is not None
+        save = candidate.save
+        found = self._memory.load(state, candidate, Planner(self._weights_only))
+        if isinstance(found, str):
+            self._say(logging.WARNING, f"passed over what is in memory of {save}: {found}")
+            return None
+        # It may be saved to the folder yet, where it is not.
+        self._last_step = save.step - 1
+        self._say(
+            logging.INFO,
+            f"resumed from memory: step {save.step}, saved by {save.world} ranks, "
+            f"loaded by {self._ranks.size}",
+        )
+        return _Loaded(save.step, Source.PEER if found else Source.MEMORY, found, save)
+
+    def _load_from_folder(
+        self, state: dict[str, Any], name: Name, marker: Marker | str, damaged: dict[Name, str]
+    ) -> _Loaded | None:
+        """None if it is ``damaged``."""
+        problem = marker if isinstance(marker, str) else self._damage(name, marker)
+        if problem or isinstance(marker, str):
+            damaged[name] = problem
+            self._say(logging.WARNING, f"passed over {self._folder(name)}: {problem}")
+            return None
+        self._ranks.agreed(partial(self._directory.forget, frozenset(damaged)))
+        self._load(state, Reader(self._storage, self._folder(name)))
+        self._good, self._last_step = name, name.step
+        self._say(
+            logging.INFO,
+            f"resumed from {self._folder(name)}: step {name.step}, saved by {marker.world_size} ranks, "
+            f"loaded by {self._ranks.size}",
+        )
+        return _Loaded(name.step, Source.STORAGE)
+
+    def save(self, step: int, state: Mapping[str, Any], *, now: bool = False) -> None:
         """Begin to save ``state`` as of ``step``; returns when each rank has copied the share that it will
         write, and a thread does the rest.
 
-        Waits first until the previous save is complete, and raises what ``wait`` raises. A step that was
-        saved or resumed last is not saved again. Raises ValueError for a lower one.
+        A step that is a multiple of ``every`` is saved to the folder, and any step if it is to be saved
+        ``now``. To memory goes each multiple of ``memory_every``. When ``should_stop`` has returned True the
+        step goes to both; to memory alone if all pods stay, because the job grows.
+
+        A save to the folder waits first until the previous one is complete, and raises what ``wait`` raises.
+        A step that was saved there or resumed from there last is not saved again. Raises ValueError for a
+        lower one.
         """
         check(state)
-        self.wait()
-        if step == self._last_step:
-            return
+        stops = stopping.is_stopping()
+        to_folder = now or step % self._every == 0
+        if to_folder or stops:
+            self.wait()
         if step < max(self._last_step, 0):
             raise ValueError(
                 f"step is {step}, expected more than {self._last_step}, the step of the last checkpoint"
             )
+        if self._memory is not None and self._memory_every and (stops or step % self._memory_every == 0):
+            self._save_to_memory(self._memory, step, state, stops=stops)
+        if stops and not to_folder:
+            to_folder = self._memory is None or not self._memory.is_enough(step, COPIES_SECONDS)
+        if to_folder and step != self._last_step:
+            self._store(step, state)
+
+    @staticmethod
+    def _save_to_memory(memory: MemoryTier, step: int, state: Mapping[str, Any], *, stops: bool) -> None:
+        if stops:
+            memory.await_copies(COPIES_SECONDS)  # a step that training stops after must not be skipped
+        memory.save(step, entries(state))
+
+    def _store(self, step: int, state: Mapping[str, Any]) -> None:
+        """Begin to save to the folder."""
         name = Name(self._token, step)
         writer = Writer(
             self._storage,
             self._folder(name),
-            partial(self._agreed, partial(self._directory.make_room, name, self._good)),
+            partial(self._ranks.agreed, partial(self._directory.make_room, name, self._good)),
             partial(self._complete, name),
         )
         self._planner.begin()
@@ -175,7 +247,7 @@ class Checkpoints:
             entries(state),
             storage_writer=writer,
             planner=self._planner,
-            process_group=self._group,
+            process_group=self._ranks.group,
         )
         self._pending = (name, future)
         self._planner.copy(future)
@@ -195,7 +267,7 @@ class Checkpoints:
         last_step, self._last_step = self._last_step, name.step - 1  # so that it may be tried again
         stopping.finished(self.wait)
         try:
-            self._together(future.result)
+            self._ranks.together(future.result)
         except BaseException as error:
             self._planner.forget()
             if isinstance(error, CheckpointException):
@@ -235,6 +307,8 @@ class Checkpoints:
 
     def _end(self, *, gives_up: bool) -> None:
         self._saving.shutdown(wait=False)
+        if self._memory is not None:
+            self._memory.close()
         if self._beats is not None:
             self._beats.stop(gives_up=gives_up)
 
@@ -242,71 +316,16 @@ class Checkpoints:
         return self._directory.folder(name)
 
     def _say(self, level: int, message: str) -> None:
-        if self._rank == 0:
+        if self._ranks.rank == 0:
             log.log(level, message)
-
-    # Rank 0 decides for all ranks: a listing may differ between nodes and moments.
-
-    def _agreed(self, decide_on_rank_0: Callable[[], T]) -> T:
-        """Call this on rank 0, and return or raise the same on all ranks."""
-        outcome: list[Any] = [None, None]
-        if self._rank == 0:
-            try:
-                outcome[0] = decide_on_rank_0()
-            except Exception as error:  # noqa: BLE001  # goes to all ranks
-                outcome[1] = error
-        if self._group:
-            self._together(partial(dist.broadcast_object_list, outcome, src=0, group=self._group))
-        if outcome[1] is not None:
-            raise outcome[1]
-        result: T = outcome[0]
-        return result
-
-    def _together(self, collective: Callable[[], T]) -> T:
-        """Call ``collective``. Raises LostRankError if the process group raises."""
-        try:
-            return collective()
-        except (CheckpointError, CheckpointException):
-            raise
-        except RuntimeError as error:
-            if self._group is None:
-                raise
-            raise self._lost(error) from error
-
-    def _new_group(self) -> dist.ProcessGroup:
-        """Make a group in a thread: if a rank has gone, gloo tries five times to connect, for ``timeout``
-        each.
-
-        Raises LostRankError.
-        """
-        made: Future[dist.ProcessGroup] = Future()
-
-        def make() -> None:
-            try:
-                group = dist.new_group(backend="gloo", timeout=timedelta(seconds=self._timeout))
-                made.set_result(cast(dist.ProcessGroup, group))
-            except BaseException as error:  # noqa: BLE001  # goes to the caller
-                made.set_exception(error)
-
-        threading.Thread(target=make, name="elasticjob-group", daemon=True).start()
-        try:
-            return made.result(self._timeout)
-        except FutureTimeoutError:
-            raise self._lost("no connection to it can be made") from None
-        except RuntimeError as error:
-            raise self._lost(error) from error
-
-    def _lost(self, error: RuntimeError | str) -> LostRankError:
-        return LostRankError(
-            f"rank {dist.get_rank()} waits for the others up to {self._timeout:g} s: one of them was lost, "
-            f"took longer, or cannot be reached; the process group says: {error}"
-        )
 
     def _load(self, state: dict[str, Any], reader: Reader) -> None:
         planner = Planner(self._weights_only)
         try:
-            self._together(
-                partial(dcp.load, state, storage_reader=reader, planner=planner, process_group=self._group)
+            self._ranks.together(
+                partial(
+                    dcp.load, state, storage_reader=reader, planner=planner, process_group=self._ranks.group
+                )
             )
         except CheckpointException as error:
             if reader.untrusted is not None:
@@ -335,7 +354,7 @@ class Checkpoints:
             return found
 
         try:
-            found = self._agreed(clean_up)
+            found = self._ranks.agreed(clean_up)
         except (CheckpointError, OSError) as said:
             if isinstance(said, CheckpointError):
                 return said
@@ -347,8 +366,8 @@ class Checkpoints:
     def _damage(self, name: Name, marker: Marker) -> str:
         """What is wrong with the content of the files, "" if nothing; each rank reads its share."""
         folder = self._folder(name)
-        rank = f"rank {self._rank} on {os.uname().nodename}"
-        share = sorted(marker.files)[self._rank :: self._world_size] if self._verify else []
+        rank = f"rank {self._ranks.rank} on {os.uname().nodename}"
+        share = sorted(marker.files)[self._ranks.rank :: self._ranks.size] if self._verify else []
         found: Exception | str = ""
         try:
             for file in share:
@@ -365,9 +384,7 @@ class Checkpoints:
             )
         except OSError as error:
             found = OSError(f"{rank} cannot read {folder}: {error}")
-        everywhere: list[Any] = [found] * self._world_size
-        if self._group:
-            self._together(partial(dist.all_gather_object, everywhere, found, group=self._group))
+        everywhere = self._ranks.everywhere(found)
         for finding in everywhere:
             if isinstance(finding, Exception):
                 raise finding
@@ -375,4 +392,37 @@ class Checkpoints:
 
     def _complete(self, name: Name, files: Mapping[str, File]) -> None:
         """Complete a save; called on rank 0 when all ranks have written."""
-        self._directory.complete(name, Marker(files, self._world_size))
+        self._directory.complete(name, Marker(files, self._ranks.size))
+
+
+def _check_settings(path: object, every: int, memory_every: int | None, keep: int, timeout: float) -> None:
+    """Raises ValueError, which says what was expected."""
+    if path is None:
+        raise ValueError(
+            "path is None, expected a folder that all pods share or an address such as s3://bucket/run: what "
+            "is only in memory is lost when the job is suspended, or when two pods are lost at once"
+        )
+    if keep < 1:
+        raise ValueError(f"keep is {keep}, expected 1 or more: the number of checkpoints that remain")
+    if not timeout > 0:
+        raise ValueError(f"timeout is {timeout}, expected more than 0: seconds to wait for other ranks")
+    if every < 1:
+        raise ValueError(f"every is {every}, expected 1 or more: the steps from one save to the next")
+    if memory_every is not None and (memory_every < 1 or every % memory_every):
+        raise ValueError(
+            f"memory_every is {memory_every} and every is {every}, expected 1 or more, and every to be a "
+            "multiple of it: what is saved to the folder is saved to memory, too"
+        )
+
+
+def _newest_first(
+    in_memory: Sequence[Candidate], stored: Sequence[tuple[Name, Marker | str]]
+) -> list[Candidate | tuple[Name, Marker | str]]:
+    """Both in one order. Each is in order already; what other jobs have stored stays last."""
+    order: list[Candidate | tuple[Name, Marker | str]] = []
+    rest = list(stored)
+    for candidate in in_memory:
+        while rest and rest[0][0] > name_of(candidate):
+            order.append(rest.pop(0))
+        order.append(candidate)
+    return [*order, *rest]

@@ -23,8 +23,48 @@ _AS_BEFORE = "as before"
 """``planner_data`` of a plan without items: it stands for this rank's plan of the save before."""
 
 
-class SharePlanner(DefaultSavePlanner):
-    """The planner of all saves of one ``Checkpoints``, one after the other.
+class PlannedOnce(DefaultSavePlanner):
+    """Plans saves one after the other, and those that are alike once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.forget()
+
+    def forget(self) -> None:
+        """A save has failed. The ranks may not agree on what was planned, so all plan the next save again."""
+        self._local: SavePlan | None = None
+        self._final: SavePlan | None = None
+        self._everywhere: list[SavePlan] = []
+        self._metadata: Metadata | None = None
+
+    def create_local_plan(self) -> SavePlan:
+        plan = super().create_local_plan()
+        if plan == self._local:
+            return SavePlan([], planner_data=_AS_BEFORE)
+        self._local = plan
+        return plan
+
+    def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
+        """Called on rank 0."""
+        if all(is_as_before(plan) for plan in all_plans):
+            assert self._metadata is not None
+            return all_plans, replace(self._metadata)
+        before = self._everywhere or all_plans
+        self._everywhere = [
+            old if is_as_before(plan) else plan for plan, old in zip(all_plans, before, strict=True)
+        ]
+        plans, self._metadata = super().create_global_plan(self._everywhere)
+        return plans, replace(self._metadata)
+
+    def finish_plan(self, new_plan: SavePlan) -> SavePlan:
+        if not is_as_before(new_plan):
+            self._final = super().finish_plan(new_plan)
+        assert self._final is not None
+        return self._final
+
+
+class SharePlanner(PlannedOnce):
+    """The planner of all saves of one ``Checkpoints`` to its storage.
 
     DCP plans and writes in a thread of its own. In between it waits there until the caller's thread has
     copied the share (``copy``): the state may not change before, and on GPUs the copy has to be made in the
@@ -33,7 +73,6 @@ class SharePlanner(DefaultSavePlanner):
 
     def __init__(self) -> None:
         super().__init__()
-        self.forget()
         self._copies: dict[MetadataIndex, torch.Tensor | io.BytesIO] = {}
 
     def begin(self) -> None:
@@ -56,41 +95,11 @@ class SharePlanner(DefaultSavePlanner):
         """The save has ended: let its copies go."""
         self._copies = {}
 
-    def forget(self) -> None:
-        """A save has failed. The ranks may not agree on what was planned, so all plan the next save again."""
-        self._local: SavePlan | None = None
-        self._final: SavePlan | None = None
-        self._everywhere: list[SavePlan] = []
-        self._metadata: Metadata | None = None
-
-    # -- called by DCP -------------------------------------------------------------------------------------
-
-    def create_local_plan(self) -> SavePlan:
-        plan = super().create_local_plan()
-        if plan == self._local:
-            return SavePlan([], planner_data=_AS_BEFORE)
-        self._local = plan
-        return plan
-
-    def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
-        """Called on rank 0."""
-        if all(_is_as_before(plan) for plan in all_plans):
-            assert self._metadata is not None
-            return all_plans, replace(self._metadata)
-        before = self._everywhere or all_plans
-        self._everywhere = [
-            old if _is_as_before(plan) else plan for plan, old in zip(all_plans, before, strict=True)
-        ]
-        plans, self._metadata = super().create_global_plan(self._everywhere)
-        return plans, replace(self._metadata)
-
     def finish_plan(self, new_plan: SavePlan) -> SavePlan:
-        if not _is_as_before(new_plan):
-            self._final = super().finish_plan(new_plan)
-        assert self._final is not None
+        final = super().finish_plan(new_plan)
         self._planned.set()
         self._copied.wait()
-        return self._final
+        return final
 
     def resolve_data(self, write_item: WriteItem) -> torch.Tensor | io.BytesIO:
         copy = self._copies.pop(write_item.index, None)
@@ -99,7 +108,8 @@ class SharePlanner(DefaultSavePlanner):
         return copy
 
 
-def _is_as_before(plan: SavePlan) -> bool:
+def is_as_before(plan: SavePlan) -> bool:
+    """Whether this stands for the rank's plan of the save before."""
     return isinstance(plan.planner_data, str) and plan.planner_data == _AS_BEFORE
 
 

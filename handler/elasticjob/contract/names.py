@@ -104,6 +104,11 @@ COPIES_ENV = "ELASTICJOB_COPIES"
 """How many other pods have a copy of what a pod saves to memory: 0 or 1."""
 NODE_ENV = "ELASTICJOB_NODE"
 """The pod's node: copies go to pods on another one, where there is one."""
+ZONE_ENV = "ELASTICJOB_ZONE"
+"""The zone of the pod's node: of the pods on other nodes, copies go to one in another zone, where there is
+one."""
+MEMORY_AGENT_ENV = "ELASTICJOB_MEMORY_AGENT"
+"""Set in the workers' environment: where they reach their agent's memory, and by which key in this round."""
 SERVICE_ACCOUNT_DIR_ENV = "ELASTICJOB_SERVICE_ACCOUNT_DIR"
 """The folder with token, ca.crt and namespace, if it is not the usual one."""
 

@@ -30,6 +30,7 @@ PER_ROUND = frozenset(
         "TORCH_NCCL_ASYNC_ERROR_HANDLING",
         "ELASTICJOB_ROUND",
         "ELASTICJOB_PROGRESS_DIR",
+        "ELASTICJOB_MEMORY_AGENT",
     }
 )
 """The variables that depend on the round. No import of torch reads them (measured), so they may be set

@@ -166,3 +166,61 @@ def test_an_index_that_cannot_be_read_is_an_error_of_the_system(
         later.resume({"step": 0})
     assert raised.value.errno == errno.EIO
     later.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"every": 0}, "every is 0, expected 1 or more"),
+        ({"memory_every": 0}, "memory_every is 0"),
+        ({"every": 5, "memory_every": 2}, "memory_every is 2 and every is 5, .* a multiple of it"),
+        ({"every": 1, "memory_every": 5}, "a multiple of it"),
+    ],
+)
+def test_steps_that_do_not_go_together_are_refused(
+    tmp_path: Path, settings: dict[str, int], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        Checkpoints(tmp_path, **settings)  # type: ignore[arg-type]
+
+
+def test_memory_without_a_folder_is_refused() -> None:
+    with pytest.raises(ValueError, match="what is only in memory is lost when the job is suspended"):
+        Checkpoints(None, memory_every=1)  # type: ignore[arg-type]
+
+
+def stored(tmp_path: Path) -> list[int]:
+    """The steps of the complete checkpoints."""
+    return [int(path.parent.name[-8:]) for path in sorted((tmp_path / "run").glob("*/complete.json"))]
+
+
+def test_each_few_steps_go_to_the_folder_and_what_is_to_be_saved_now(tmp_path: Path) -> None:
+    with Checkpoints(tmp_path / "run", every=4, keep=10) as checkpoints:
+        for step in range(1, 10):
+            checkpoints.save(step, {"step": step}, now=step == 9)
+    assert stored(tmp_path) == [4, 8, 9]
+
+
+def test_the_step_that_training_stops_after_goes_to_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stopping, "_link", None)
+    monkeypatch.setattr(atexit, "register", lambda _: None)
+    with Checkpoints(tmp_path / "run", every=100, keep=10) as checkpoints:
+        checkpoints.save(1, {"step": 1})
+        stopping._link = stopping.Link([0], [3])
+        assert stopping.should_stop(2)
+        checkpoints.save(2, {"step": 2})
+    assert stored(tmp_path) == [2]
+
+
+def test_without_memory_the_log_says_where_saves_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("ELASTICJOB_MEMORY_AGENT", raising=False)
+    caplog.set_level("INFO", logger="elasticjob.checkpoint")
+    with Checkpoints(tmp_path / "run", every=2, memory_every=1) as checkpoints:
+        for step in range(1, 4):
+            checkpoints.save(step, {"step": step})
+    assert stored(tmp_path) == [2]
+    assert f"the job has no memory for checkpoints; saves go to {tmp_path / 'run'} only" in caplog.text

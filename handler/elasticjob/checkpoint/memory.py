@@ -1,0 +1,285 @@
+"""The memory of a training run's agents, in which ``Checkpoints`` saves at each step.
+
+All ranks save, skip and give up together: one small collective per save says whether the copies of the save
+before have ended on all ranks, and well. So no rank waits for a copy, and all do the same.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import zlib
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import SavePlan
+
+from elasticjob.checkpoint.errors import CheckpointError
+from elasticjob.checkpoint.memory_load import MemoryReader, Pieces, WholeIndex
+from elasticjob.checkpoint.memory_piece import Content, PieceError
+from elasticjob.checkpoint.ranks import Ranks
+from elasticjob.checkpoint.records import Name, Token
+from elasticjob.checkpoint.share import PlannedOnce, is_as_before
+from elasticjob.checkpoint.trust import Planner
+from elasticjob.contract.names import MEMORY_AGENT_ENV
+from elasticjob.memory import decide
+from elasticjob.memory.client import Agent, AgentError
+from elasticjob.memory.decide import Candidate
+from elasticjob.memory.pieces import Inventory, PieceName, Save
+from elasticjob.worker.script_log import ScriptLog
+
+log = ScriptLog("elasticjob.checkpoint")
+
+_open: list[MemoryTier] = []
+"""The one that this process has: its agent keeps the pieces of one folder of checkpoints."""
+MAPPED = 3
+"""How many buffers stay mapped: two are used in turn, and a third while the state grows."""
+
+
+def open_memory(ranks: Ranks, token: Token, path: str) -> MemoryTier | None:
+    """The memory of all ranks' agents; None, with a line in the log, if not all ranks have one. All ranks
+    call it together."""
+    agent: Agent | None = None
+    problem = "the job has no memory for checkpoints"
+    if _open:
+        problem = "another Checkpoints of this script has it"
+    elif where := os.environ.get(MEMORY_AGENT_ENV):
+        try:
+            agent = Agent(where)
+            problem = "" if agent.round == token.round else f"torchrun is in round {agent.round}"
+        except AgentError as error:
+            problem = str(error)
+    problems = ranks.everywhere(problem)
+    if agent is not None and not any(problems):
+        _open.append(MemoryTier(agent, ranks, token, path))
+        return _open[0]
+    if agent is not None:
+        agent.close()
+    if ranks.rank == 0:
+        log.info(f"no memory checkpoints: {_first(problems)}; saves go to {path} only")
+    return None
+
+
+class MemoryTier:
+    """Saves of one rank in its agent's memory, and of all ranks in that of all agents. Its methods that are
+    marked so are called by all ranks together."""
+
+    def __init__(self, agent: Agent, ranks: Ranks, token: Token, path: str) -> None:
+        self._agent = agent
+        self._ranks = ranks
+        self._token = token
+        self._folder = f"{zlib.crc32(path.encode()):08x}"
+        self._path = path
+        self._planner = PlannedOnce()
+        self._final: SavePlan | None = None
+        self._metadata: Metadata | None = None
+        self._buffers: dict[int, torch.Tensor] = {}
+        self._last: PieceName | None = None
+        """The piece of the save before, while it is not known to be complete."""
+        self._complete: Save | None = None
+        """The newest save of this round that is complete: all ranks have it, with its copies."""
+        self._problem = ""
+        """Why this rank could not save last."""
+        self._all_stay = False
+        self.off = ""
+        """Why nothing is saved any more, on all ranks; "" while they save."""
+        self._step = -1
+        """The last step that was saved in this round: no step is saved twice."""
+        self.saved = self.skipped = 0
+        """How many saves there were, and how many were skipped because copies were under way."""
+
+    # -- saving ------------------------------------------------------------------------------------------
+
+    def save(self, step: int, state: Mapping[str, Any]) -> bool:
+        """Save the entries of a state; False if this save is skipped. Together."""
+        if self.off or step <= self._step:
+            return False
+        plan = self._plan(state)
+        off, ended, well = self._state_of_last()
+        usable, ended, well, same = self._ranks.all_say(not off, ended, well, is_as_before(plan))
+        if not usable:
+            self._switch_off(off)
+            return False
+        if not ended:
+            self.skipped += 1
+            return False
+        if well and self._last is not None:
+            self._complete, self._last = self._last.save, None
+        if not same:
+            self._divide(plan)
+        self._write(step)
+        self._step = step
+        self.saved += 1
+        return True
+
+    def await_copies(self, seconds: float) -> None:
+        """Wait until the copies of the last save have ended here, at most this long."""
+        if self._last is not None and not self.off:
+            try:
+                self._agent.await_copy(self._last, seconds)
+            except AgentError as error:
+                log.debug(f"the copies of {self._last} are not awaited: {error}")
+
+    def is_enough(self, step: int, seconds: float) -> bool:
+        """Whether training can stop after ``step`` with what is in memory: all ranks have saved it, its
+        copies are there in time, and all pods go on in the next round. Together."""
+        self.await_copies(seconds)
+        saved = self._last is not None and self._last.save.step == step
+        off, ended, well = self._state_of_last()
+        return all(self._ranks.all_say(saved and not off and ended and well and self._all_stay))
+
+    def _plan(self, state: Mapping[str, Any]) -> SavePlan:
+        """This rank's plan. A rank that cannot plan must not leave the others alone in a collective."""
+        try:
+            self._planner.set_up_planner(dict(state), is_coordinator=self._ranks.rank == 0)
+            return self._planner.create_local_plan()
+        except Exception as error:  # noqa: BLE001  # a save to the storage raises it
+            self._problem = f"its state cannot be saved: {error}"
+            return SavePlan([])
+
+    def _state_of_last(self) -> tuple[str, bool, bool]:
+        """Why this rank can save no more, and whether its copy of the save before has ended, and well."""
+        if self._problem:
+            return self._problem, True, False
+        try:
+            state = self._agent.state_of(self._last)
+        except AgentError as error:
+            return str(error), True, False
+        self._all_stay = bool(state["all_stay"])
+        return str(state["off"]), bool(state["ended"]), not state["why"]
+
+    def _divide(self, plan: SavePlan) -> None:
+        """Divide a state that is not like the one before. Together."""
+
+        def divide(plans: list[SavePlan]) -> list[SavePlan]:
+            divided, self._metadata = self._planner.create_global_plan(plans)
+            return divided
+
+        self._final = self._planner.finish_plan(self._ranks.divided(plan, divide))
+
+    def _write(self, step: int) -> None:
+        """Write this rank's piece and hand it over. If that fails, all ranks hear of it at the next save."""
+        assert self._final is not None
+        name = PieceName(
+            self._agent.job, self._folder, Save(*self._token, step, self._ranks.size), self._ranks.rank
+        )
+        stale, self._last = self._last, name
+        try:
+            metadata = self._metadata if self._ranks.rank == 0 else None
+            content = Content(self._planner, self._final.items, metadata)
+            descriptor = self._agent.lend(content.size, self._complete, [stale] if stale is not None else [])
+            try:
+                content.write(self._mapped(descriptor))
+                self._agent.take(name, content.size, descriptor)
+            finally:
+                os.close(descriptor)
+        except (AgentError, OSError) as error:
+            self._problem = str(error)
+
+    def _mapped(self, descriptor: int) -> torch.Tensor:
+        """A buffer as a tensor; mapped once, because that touches all of its pages."""
+        status = os.fstat(descriptor)
+        memory = self._buffers.pop(status.st_ino, None)
+        if memory is None:
+            memory = torch.frombuffer(mmap.mmap(descriptor, status.st_size), dtype=torch.uint8)
+        self._buffers[status.st_ino] = memory
+        while len(self._buffers) > MAPPED:
+            self._buffers.pop(next(iter(self._buffers)))
+        return memory
+
+    def _switch_off(self, problem: str) -> None:
+        """Say once, for all ranks, why nothing is saved to memory any more in this round. Together."""
+        self.off = _first(self._ranks.everywhere(problem)) or "it was switched off"
+        self._buffers.clear()
+        if self._ranks.rank == 0:
+            log.warning(
+                f"no more memory checkpoints in this round: {self.off}; saves go to {self._path} only"
+            )
+
+    # -- resuming ----------------------------------------------------------------------------------------
+
+    def candidates(self) -> list[Candidate]:
+        """The saves of this generation that the members hold, the newest first. Together."""
+        found = self._ranks.everywhere(self._inventory())
+        if problem := _first([one if isinstance(one, str) else "" for one in found]):
+            if self._ranks.rank == 0:
+                log.warning(f"no rank resumes from memory: {problem}")
+            return []
+        inventories = [one for one in found if not isinstance(one, str)]
+        self._mine = inventories[self._ranks.rank].agent
+        everything = decide.candidates(inventories, self._folder)
+        return [one for one in everything if one.save.generation == self._token.generation]
+
+    def _inventory(self) -> Inventory | str:
+        try:
+            return self._agent.inventory()
+        except AgentError as error:
+            return str(error)
+
+    def load(self, state: dict[str, Any], candidate: Candidate, planner: Planner) -> int | str:
+        """Load ``state``. Returns how many pieces ranks have got from other pods, or why a piece cannot be
+        read: then nothing of the state has changed. Raises what DCP raises otherwise. Together."""
+        pieces = Pieces(self._agent, self._mine, candidate, self._ranks.rank)
+        shares = self._ranks.everywhere(pieces.read_share())
+        if problem := next((share for share in shares if isinstance(share, str)), ""):
+            return problem
+        index = WholeIndex((share for share in shares if not isinstance(share, str)), str(candidate.save))
+        try:
+            self._ranks.together(
+                partial(
+                    dcp.load,
+                    state,
+                    storage_reader=MemoryReader(pieces, index),
+                    planner=planner,
+                    process_group=self._ranks.group,
+                )
+            )
+        except CheckpointException as error:
+            return _problem_of(error)
+        for problem in pieces.passed_over:
+            log.warning(f"passed over a piece: {problem}")
+        return sum(self._ranks.everywhere(len(pieces.from_peers)))
+
+    def resumed(self, save: Save | None) -> None:
+        """All ranks have resumed, from this save in memory or (None) from elsewhere: agents let go of the
+        rest."""
+        try:
+            self._agent.resumed(save)
+        except AgentError as error:
+            self._problem = str(error)
+
+    def close(self) -> None:
+        """End the connection to the agent, which keeps what is saved."""
+        if self._ranks.rank == 0 and self.skipped:
+            log.info(f"memory checkpoints: {self.saved} saved, {self.skipped} skipped while copies were sent")
+        self._agent.close()
+        if self in _open:
+            _open.remove(self)
+
+
+def name_of(candidate: Candidate) -> Name:
+    """What a checkpoint of the storage of the same moment would be called: the greater one is newer."""
+    save = candidate.save
+    return Name(Token(save.generation, save.round), save.step)
+
+
+def _problem_of(error: CheckpointException) -> str:
+    """Why a piece cannot be read. Raises the error if that is not what is wrong."""
+    failures = {rank: failure for rank, (failure, _) in error.failures.items()}
+    for failure in failures.values():
+        if isinstance(failure, CheckpointError) and not isinstance(failure, PieceError):
+            raise failure from error
+    for rank, failure in failures.items():
+        if isinstance(failure, PieceError):
+            return f"rank {rank} cannot read it: {failure}"
+    raise error
+
+
+def _first(problems: list[str]) -> str:
+    """The first problem, and whose it is."""
+    return next((f"rank {rank}: {problem}" for rank, problem in enumerate(problems) if problem), "")
