@@ -4,6 +4,7 @@ participants that the tests play."""
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from tests.kueue.stage import REQUESTS, Stage, labels
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 
 
-def apply(stage: Stage, job: PlayedJob, script: str = SLEEPS, quota: int = 4, **spec: object) -> None:
+def apply(stage: Stage, job: PlayedJob, script: str = SLEEPS, quota: int = 4, **spec: Any) -> None:
     """A job of 4 that trains with 2, in queue a."""
     stage.queue("a", quota, stage.flavor())
     job.labels = {**labels("a"), **job.labels}
@@ -112,6 +113,18 @@ def test_a_suspended_job_gives_all_back_and_asks_anew(stage: Stage, played: Play
     played.patch(suspend=False)
     all_run(played)
     assert stage.used("a") == 4
+
+
+def test_a_job_that_has_ended_gives_all_back_and_its_base_stays_as_a_record(
+    stage: Stage, played: PlayedJob
+) -> None:
+    apply(stage, played, activeDeadlineSeconds=5)
+    all_run(played)
+    played.is_true("Failed")
+    played.wait_for(lambda: stage.used("a") == 0, "no quota is used", 90)
+    played.wait_for(lambda: list(stage.of_job(played)) == ["base"], "its base is left")
+    base = stage.of_job(played)["base"]
+    assert (base.finished, base.kept) == (True, False)
 
 
 def test_a_base_that_an_admin_deactivates_takes_its_extras_with_it(stage: Stage, played: PlayedJob) -> None:
