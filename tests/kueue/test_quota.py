@@ -115,6 +115,18 @@ def test_a_suspended_job_gives_all_back_and_asks_anew(stage: Stage, played: Play
     assert stage.used("a") == 4
 
 
+def test_a_job_that_has_ended_gives_all_back_and_its_base_stays_as_a_record(
+    stage: Stage, played: PlayedJob
+) -> None:
+    apply(stage, played, activeDeadlineSeconds=5)
+    all_run(played)
+    played.is_true("Failed")
+    played.wait_for(lambda: stage.used("a") == 0, "no quota is used", 90)
+    played.wait_for(lambda: list(stage.of_job(played)) == ["base"], "its base is left")
+    base = stage.of_job(played)["base"]
+    assert (base.finished, base.kept) == (True, False)
+
+
 def test_a_base_that_an_admin_deactivates_takes_its_extras_with_it(stage: Stage, played: PlayedJob) -> None:
     """Kueue itself leaves them admitted."""
     apply(stage, played)

@@ -76,11 +76,6 @@ def test_a_job_gives_back_what_its_lender_wants_and_loses_no_step(stage: Stage, 
     assert {end["drain"] for end in ends if end} == {"Stopped"}
     steps_once(log)
 
-    (job.folder / "end").touch()
-    job.complete()
-    job.wait_for(lambda: stage.used("a") == 0, "the quota is given back at the end")
-    assert stage.of_job(job)["base"].finished
-
 
 def test_the_whole_job_stops_for_a_higher_class_and_comes_back(stage: Stage, job: JobRun) -> None:
     job.deadline = 600.0
