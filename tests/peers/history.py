@@ -208,6 +208,8 @@ class History:
             self.api.delete(self.lease)
         elif kind == "lease" and name:
             self.truth.disturb(name)
+            if not self.pods_in_sight:
+                self.truth.excuse(name)
             self.api.delete(name)
         elif self.lease in self.api.leases:
             target = self.kernel.rng.choice([self.lease, name])

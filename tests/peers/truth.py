@@ -70,12 +70,12 @@ class Truth:
         if after.name != self.lease:
             return
         self.lease_changed = self.kernel.now
-        for one in self.rounds.values() if before is None else ():
-            one.forgotten = one.forgotten or not self.knows(one.settled)
         new = self._parse(after)
         if new is None:
             return
         old = self._parse(before) if before is not None else None
+        for one in self.rounds.values() if old is None else ():
+            one.forgotten = one.forgotten or not self.knows(one.settled)
         r = new.state
         by = after.holder or "none"
         text = f"{new.run} {r.number} {r.phase} {r.cause} {[m.name for m in r.members]} by {by}"
@@ -160,3 +160,8 @@ class Truth:
         for one in self.rounds.values():
             if any(m.name == name for m in one.settled.state.members):
                 one.disturbed = True
+
+    def excuse(self, name: str) -> None:
+        """A user has deleted the Lease of this pod, where pods are not in sight: that counts as its end."""
+        for one in self.rounds.values():
+            one.left = one.left or any(m.name == name for m in one.settled.state.members)

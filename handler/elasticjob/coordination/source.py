@@ -192,7 +192,7 @@ class PeerSource:
         return replace(
             sight,
             gone={**self._ports.refused(sight), **self._pods.gone()},
-            awaited_pods=self._pods.live(),
+            live_pods=self._pods.live(),
             suspects=frozenset({self._seat.replaced} if suspected else ()),
             round_age=self._seat.round_age(now),
         )

@@ -125,11 +125,11 @@ def _others(settled: Settled, view: RoundView, sight: Sight, fresh: Mapping[str,
     if enough and r.cause in PLANNED:
         return []
     left = last_call(view, enough)
-    if sight.awaited_pods is not None:
+    if sight.live_pods is not None:
         known = {m.key for m in r.members}
         return [
             Expected(name, left, "its pod has not joined yet")
-            for name, uid in sorted(sight.awaited_pods.items())
+            for name, uid in sorted(sight.live_pods.items())
             if name not in fresh and uid not in known
         ]
     if r.number or left <= 0 or len(fresh) >= settled.maximum:
@@ -157,10 +157,10 @@ def has_left(member: Member, sight: Sight) -> bool:
     pod or its agent is gone. Silence is no proof, nor is a wait that is over (P3)."""
     if member.state == MemberState.LEFT or member.key in sight.gone:
         return True
-    if member.name in sight.unreadable:
-        return False
     peer = sight.has(member.name, member.key)
-    return peer is None or peer.record.id != member.id
+    if peer is None:
+        return not sight.is_there(member.name, member.key)
+    return peer.record.id != member.id
 
 
 def _probes(names: list[str], sight: Sight, view: RoundView) -> dict[str, str]:

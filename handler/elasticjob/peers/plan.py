@@ -61,11 +61,9 @@ def look(settled: Settled, sight: Sight, waits: Waits) -> Decision:
 
 def _hear(settled: Settled, sight: Sight, member: Member) -> Heard | None:
     """What was heard from this incarnation of a member; None: it is no longer known."""
-    if member.name in sight.unreadable:
-        return Heard(unreadable=True)
     peer = sight.has(member.name, member.key)
     if peer is None:
-        return None
+        return Heard(unreadable=True) if sight.is_there(member.name, member.key) else None
     ours = peer.report is not None and peer.report.nonce == settled.state.nonce
     return Heard(peer.report if ours else None, peer.unreadable_report, peer.silent)
 
@@ -80,7 +78,7 @@ def _seen(member: Member, number: int, sight: Sight) -> Member:
         return replace(member, state=MemberState.SUCCEEDED.value)
     if member.key in sight.gone:
         return _lost(member, f"{member.name}: {sight.gone[member.key]}")
-    if member.name in sight.unreadable:
+    if peer is None and sight.is_there(member.name, member.key):
         return member
     if peer is None:
         return _lost(member, f"the Lease of {member.name} is gone, as its pod probably is")

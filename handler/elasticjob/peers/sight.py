@@ -40,7 +40,7 @@ class Sight:
     gone: Mapping[str, str] = field(default_factory=dict)
     """The proof that an agent has ended, in words, by its pod's UID: its pod has ended, or its port refuses
     connections."""
-    awaited_pods: Mapping[str, str] | None = None
+    live_pods: Mapping[str, str] | None = None
     """The UIDs of the run's live pods by name; None: this coordinator does not see them."""
     others: Mapping[str, str] = field(default_factory=dict)
     """The pods' UIDs, by name, of the Leases of other runs of this name."""
@@ -49,6 +49,10 @@ class Sight:
     chosen."""
     round_age: float = 0.0
     """For how many seconds this participant has known the present round."""
+
+    def is_there(self, name: str, key: str) -> bool:
+        """Whether this incarnation may live although its Lease can't be read, or was deleted by hand."""
+        return name in self.unreadable or (self.live_pods or {}).get(name) == key
 
     def has(self, name: str, key: str) -> Peer | None:
         """This incarnation of a participant, if its Lease is there."""

@@ -188,6 +188,21 @@ def test_one_whose_lease_was_deleted_by_hand_comes_back() -> None:
     assert table.told == (2, "Active", "")
 
 
+def test_a_lease_that_goes_without_its_pod_is_no_news_where_pods_are_in_sight() -> None:
+    """P3: a user has deleted it."""
+    table = Table(minimum=1, maximum=1)
+    table.train("pod-0")
+    table.join("pod-1")
+    table.live_pods = {name: peer.key for name, peer in table.peers.items()}
+    del table.peers["pod-0"]
+    table.look(after=60)
+    assert table.told == (1, "Active", "")
+    del table.live_pods["pod-0"]
+    table.look()
+    table.look()
+    assert table.told == (2, "Active", "")
+
+
 def test_the_ports_of_those_who_do_not_rejoin_are_tried() -> None:
     """A member that dies together with the leader is named by no other: it is not waited for 45 s."""
     table = Table()
