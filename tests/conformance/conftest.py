@@ -74,8 +74,10 @@ KINDS: dict[str, type[Job]] = {"operator": Job, "peers": PeerRun}
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Who forms the rounds."""
     if "stage" in metafunc.fixturenames:
-        alone = metafunc.definition.get_closest_marker("operator_alone") is not None
-        metafunc.parametrize("stage", ["operator"] if alone else list(KINDS), indirect=True)
+        marked = [
+            kind for kind in KINDS if metafunc.definition.get_closest_marker(f"{kind}_alone") is not None
+        ]
+        metafunc.parametrize("stage", marked or list(KINDS), indirect=True)
 
 
 @pytest.fixture

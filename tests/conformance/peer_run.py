@@ -21,7 +21,7 @@ from elasticjob.contract.reports import RoundReport
 from elasticjob.coordination.reading import read_round
 from elasticjob.peers.run import RUN_LABEL, round_lease
 from elasticjob.peers.settled import Settled
-from tests.conformance.pods import Job, done, make_namespace
+from tests.conformance.pods import Job, Pod, done, make_namespace
 
 NAMESPACE = "conformance-peers"
 ROLE = {
@@ -36,6 +36,13 @@ ROLE = {
 }
 """What docs/use/without-an-operator.md gives the pods' service account."""
 
+BINDING = {
+    "metadata": {"name": "torchrun-peers"},
+    "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "torchrun-peers"},
+    "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": NAMESPACE}],
+}
+_BINDINGS = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/rolebindings"
+
 
 def prepare(cluster: Cluster) -> None:
     """The namespace, and what its admin grants to its pods once."""
@@ -43,12 +50,7 @@ def prepare(cluster: Cluster) -> None:
     rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}"
     metadata = {"name": "torchrun-peers"}
     done(cluster.api.request("POST", f"{rbac}/roles", {"metadata": metadata, **ROLE}))
-    binding = {
-        "metadata": metadata,
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": metadata["name"]},
-        "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": NAMESPACE}],
-    }
-    done(cluster.api.request("POST", f"{rbac}/rolebindings", binding))
+    done(cluster.api.request("POST", _BINDINGS, BINDING))
 
 
 class PeerRun(Job):
@@ -140,6 +142,23 @@ class PeerRun(Job):
         """The namespace's admin has granted it before."""
         del pods
         return True
+
+    def delete_round_lease(self) -> None:
+        """As a user does by mistake."""
+        done(self._api.request("DELETE", f"{self._leases}/{round_lease(self.name)}"))
+
+    def delete_pod(self, pod: Pod) -> None:
+        """It goes at once, and its Lease with it."""
+        at_once = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
+        done(self._api.request("DELETE", f"{self._pods}/{pod.name}", at_once))
+
+    def take_rights(self) -> None:
+        """The namespace's admin has not granted anything yet."""
+        done(self._api.request("DELETE", _BINDINGS + "/torchrun-peers"))
+
+    def give_rights(self) -> None:
+        """As ``prepare`` does."""
+        done(self._api.request("POST", _BINDINGS, BINDING))
 
     @property
     def coordinator(self) -> str:
