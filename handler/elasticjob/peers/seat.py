@@ -17,7 +17,7 @@ from elasticjob.peers.own import OwnWords, demands
 from elasticjob.peers.plan import Decision, look
 from elasticjob.peers.round_lease import Done, Identity, Read, Rest, RoundLease, Step, TryPort, Write
 from elasticjob.peers.run import Run
-from elasticjob.peers.settled import FORMING_RENEW, RUNNING_RENEW, Settled, made_again
+from elasticjob.peers.settled import FORMING_RENEW, RUNNING_RENEW, Settled, begun_after, made_again, number_of
 from elasticjob.peers.sight import Sight
 from elasticjob.rounds.state import Member
 from elasticjob.rounds.waits import WaitKey, Waits
@@ -54,6 +54,8 @@ class Seat:
         """The newest that was ever seen of this run: it never goes back (P2)."""
         self.replaced = ""
         """The pod whose place as coordinator this participant has taken."""
+        self._highest = 0
+        """The highest number in a Lease that can't be read."""
         self._newest_since = 0.0
         self._changed = 0.0
         self._missing: tuple[float, bool, bool] | None = None
@@ -82,6 +84,7 @@ class Seat:
             self.settled, self.unreadable = Settled.parse(lease.record, lease.state), ""
         except RecordError as error:
             self.settled, self.unreadable = None, str(error)
+            self._highest = max(self._highest, number_of(lease.record, lease.state))
             return
         self._remember(self.settled, now)
 
@@ -214,7 +217,7 @@ class Seat:
     def _without(self, now: float) -> Step:
         """Make the round Lease, or make it again."""
         if self.newest is None:
-            return Write(Settled.first(self.run, self._limits), claim="it is the first")
+            return Write(self._first(), claim="it is the first")
         if self.newest.closed:
             return Rest(LONGEST_REST)
         since, sure, mine = self._missing or (now, False, False)
@@ -249,7 +252,7 @@ class Seat:
         elif self._behind():
             settled = newest
         if settled is None or settled.run != self.run.id:
-            settled = Settled.first(self.run, self._limits)
+            settled = self._first()
         return Write(settled, version=lease.version, claim=why, transitions=lease.transitions + 1)
 
     def _replace_other_run(self, now: float, sight: Sight | None) -> Step:
@@ -298,6 +301,12 @@ class Seat:
         )
 
     # -- helpers -------------------------------------------------------------------------------------------
+
+    def _first(self) -> Settled:
+        """Where no record of this run can be read: P2 holds by what this participant has seen otherwise."""
+        announced = self.own.announced
+        seen = announced.seen(self.run.id) if announced is not None else 0
+        return begun_after(Settled.first(self.run, self._limits), max(seen, self._highest))
 
     def _remember(self, settled: Settled, now: float) -> None:
         newest = self.newest

@@ -3,6 +3,7 @@ that one write publishes both."""
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field, replace
 
 from elasticjob.contract.fields import RecordError
@@ -128,6 +129,25 @@ class Settled:
             rest.best_step,
             rest.unsure,
         )
+
+
+def number_of(record_text: str, rest_text: str) -> int:
+    """The round's number, as far as one of the annotations can be read where the two are not."""
+    found = 0
+    kinds: tuple[tuple[type[RoundRecord | RunState], str], ...]
+    kinds = ((RoundRecord, record_text), (RunState, rest_text))
+    for record, text in kinds:
+        with contextlib.suppress(RecordError):
+            found = max(found, record.parse(text).number)
+    return found
+
+
+def begun_after(first: Settled, number: int) -> Settled:
+    """A run of which no more is known than that there was this round: a number that it can't have had comes
+    next, and no round is formed before all that live have announced themselves again."""
+    if not number:
+        return first
+    return replace(first, state=replace(first.state, number=number + 1), unsure=True)
 
 
 def made_again(last: Settled, sure: bool) -> Settled:

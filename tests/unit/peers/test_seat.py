@@ -120,6 +120,18 @@ def test_a_deletion_that_was_seen_is_undone_and_one_that_was_not_waits() -> None
     assert (again.settled.state.number, again.settled.unsure) == (2, True)
 
 
+def test_a_lease_of_which_half_can_be_read_begins_after_its_round() -> None:
+    """P2, P7: all that live announce themselves again before a round is formed."""
+    settled = trained()
+    for record, state in (("{", settled.rest().dump()), (settled.record().dump(), "{")):
+        seat = seat_of()
+        seat.hear(RoundLease("10", str(OTHER), record, state), 100.0)
+        assert seat.unreadable
+        announce(seat, 100.0)
+        claimed = write_of(seat.step(107.0, None))
+        assert (claimed.settled.state.number, claimed.settled.unsure) == (2, True)
+
+
 def test_two_that_cannot_reach_each_other_do_not_take_turns_for_ever() -> None:
     settled = trained()
     seat = follower(settled)
