@@ -26,7 +26,8 @@ from elasticjob.agent.torch_version import release
 from elasticjob.contract import names
 from tests.conformance import bodies
 from tests.conformance.bodies import Info, Made, Place, Raised, Run, Workers
-from tests.conformance.pods import NAMESPACE, Job, Pod
+from tests.conformance.peer_run import PeerRun
+from tests.conformance.pods import Job, Pod
 
 DEADLINE = 60.0
 """Seconds after which a wait has hung; a round of forked agents takes less than one."""
@@ -130,14 +131,16 @@ class Agent:
 class Stage:
     """One test's job and its agents. A context manager that leaves nothing behind."""
 
-    def __init__(self, cluster: Cluster, zygote: Zygote, name: str, folder: Path) -> None:
+    def __init__(
+        self, cluster: Cluster, zygote: Zygote, name: str, folder: Path, kind: type[Job] = Job
+    ) -> None:
         self.cluster = cluster
         self.zygote = zygote
         self.folder = folder
         self.work = folder / "work"
         self.work.mkdir(parents=True)
-        self.job = Job(cluster, name, folder / "pods")
-        self.endpoint = f"{NAMESPACE}/{name}"
+        self.job = kind(cluster, name, folder / "pods")
+        self.endpoint = f"{self.job.namespace}/{name}"
         self.torch_version = version("torch")
         self.torch = release(self.torch_version)
         self.agents: list[Agent] = []
@@ -163,9 +166,17 @@ class Stage:
         on = {names.WARM_ENV: "on"} if self.warm else {}
         return [replace(pod, environment={**pod.environment, **on}) for pod in made]
 
-    def place(self, **changes: Any) -> Place:
-        """The rendezvous parameters of this job."""
-        return Place(**{"endpoint": self.endpoint, **changes})
+    def place(self, pod: Pod | None = None, **changes: Any) -> Place:
+        """The rendezvous parameters of this job. Without an operator a pod's agent finds its own address,
+        which is that of the test's machine: there it is given."""
+        if not isinstance(self.job, PeerRun):
+            return Place(**{"endpoint": self.endpoint, **changes})
+        peers = {"rounds": "peers", **changes.pop("config", {})}
+        bounds = {"min_nodes": self.job.minimum, "max_nodes": self.job.maximum}
+        address = pod.address if pod is not None else None
+        return Place(
+            **{"endpoint": self.endpoint, "local_addr": address, **bounds, **changes, "config": peers}
+        )
 
     def agent(self, workers: Workers, pod: Pod | None = None) -> Agent:
         """Start an agent, in a new pod if none is given."""
@@ -176,20 +187,23 @@ class Stage:
         logs = self.folder / "workers"
         seats = pods or self.pods(len(workers))
         return [
-            self.start(bodies.run_agent, (self.place(), one, str(logs)), pod)
+            self.start(bodies.run_agent, (self.place(pod), one, str(logs)), pod)
             for one, pod in zip(workers, seats, strict=True)
         ]
 
     def member(self, pod: Pod | None = None, **place: Any) -> Agent:
         """Start a bare handler."""
-        agent = self.start(bodies.run_member, (self.place(**place),), pod or self.pods(1)[0])
+        pod = pod or self.pods(1)[0]
+        agent = self.start(bodies.run_member, (self.place(pod, **place),), pod)
         made = agent.answer()
         assert isinstance(made, Made), f"{made}{agent.tail()}"
         return agent
 
     def members(self, count: int, **place: Any) -> list[Agent]:
         """Start so many bare handlers."""
-        started = [self.start(bodies.run_member, (self.place(**place),), pod) for pod in self.pods(count)]
+        started = [
+            self.start(bodies.run_member, (self.place(pod, **place),), pod) for pod in self.pods(count)
+        ]
         for agent in started:
             made = agent.answer()
             assert isinstance(made, Made), f"{made}{agent.tail()}"
@@ -203,14 +217,16 @@ class Stage:
 
     def torchrun_arguments(self, *arguments: str, nproc: int = 1) -> list[str]:
         """Arguments of torchrun for this job, then these."""
-        return [
+        words = [
             "--rdzv-backend=k8s",
             f"--rdzv-endpoint={self.endpoint}",
             "--rdzv-id=conformance",
             f"--nproc-per-node={nproc}",
             "--monitor-interval=0.1",
-            *arguments,
         ]
+        if isinstance(self.job, PeerRun):
+            words += ["--rdzv-conf=rounds=peers", f"--nnodes={self.job.minimum}:{self.job.maximum}"]
+        return [*words, *arguments]
 
     def torchrun(self, environment: Mapping[str, str], *arguments: str) -> Agent:
         """The real command in a new pod: a new Python, no fork. (torch 2.4 needs ``elasticjob.run``.)"""
@@ -246,7 +262,7 @@ class Stage:
         """Wait until these have ended well, and the job is complete; their results."""
         codes = self.ended(*agents)
         assert set(codes) == {0}, f"exit codes {codes}" + "".join(agent.tail() for agent in agents)
-        self.until(lambda: self.job.condition("Complete").get("status") == "True", "the job is Complete")
+        self.until(lambda: self.job.over("Complete"), "the job is Complete")
         return [agent.run() for agent in agents]
 
     def here(self, tag: str, number: int, count: int) -> None:
@@ -262,17 +278,8 @@ class Stage:
 
     def round_is(self, number: int, members: int) -> None:
         """Wait until this round is established with so many members."""
-
-        def established() -> bool:
-            now = self.job.round()
-            return (
-                now.get("number") == number
-                and now["phase"] == "Active"
-                and "establishedTime" in now
-                and now["members"] == members
-            )
-
-        self.until(established, f"round {number} is established with {members} members")
+        what = f"round {number} is established with {members} members"
+        self.until(lambda: self.job.round_is(number, members), what)
 
     def _dump_stacks(self) -> None:
         for agent in self.agents:

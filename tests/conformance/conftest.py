@@ -1,4 +1,8 @@
-"""Fixtures of the conformance tests: one control plane, one operator and one zygote for all of them."""
+"""Fixtures of the conformance tests: one control plane, one operator and one zygote for all of them.
+
+Each test runs twice: in an ElasticJob, and as a run without operator. What is an operator's alone is marked
+so.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +18,10 @@ from devcluster import crd
 from devcluster.cluster import Cluster
 from devcluster.commands import Options
 from devcluster.existing import existing_kubeconfig
+from tests.conformance import peer_run
 from tests.conformance.agents import Stage
-from tests.conformance.pods import CONTROLLERS, NAMESPACE, prepare
+from tests.conformance.peer_run import PeerRun
+from tests.conformance.pods import CONTROLLERS, NAMESPACE, Job, prepare
 from tests.e2e.job import ROOT, Operator
 
 
@@ -27,6 +33,7 @@ def cluster() -> Iterator[Cluster]:
     with Cluster(nodes=0, options=Options(controllers=CONTROLLERS)) as started:
         crd.install(started, ROOT / "crds" / "elasticjobs.elasticjob.dev.yaml")
         prepare(started)
+        peer_run.prepare(started)
         yield started
 
 
@@ -61,15 +68,27 @@ def zygote() -> Iterator[Zygote]:
         yield started
 
 
+KINDS: dict[str, type[Job]] = {"operator": Job, "peers": PeerRun}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Who forms the rounds."""
+    if "stage" in metafunc.fixturenames:
+        marked = [
+            kind for kind in KINDS if metafunc.definition.get_closest_marker(f"{kind}_alone") is not None
+        ]
+        metafunc.parametrize("stage", marked or list(KINDS), indirect=True)
+
+
 @pytest.fixture
 def stage(
     cluster: Cluster, operator: Operator, zygote: Zygote, request: pytest.FixtureRequest, tmp_path: Path
 ) -> Iterator[Stage]:
     """A job not yet created, and its agents; what they and the operator said is shown when the test fails."""
-    stem = re.sub("[^a-z0-9]+", "-", request.node.name.lower().removeprefix("test_"))
+    stem = re.sub("[^a-z0-9]+", "-", request.node.originalname.lower().removeprefix("test_"))
     name = f"{stem[:30].strip('-')}-{secrets.token_hex(3)}"
     offset = operator.log.stat().st_size
-    with Stage(cluster, zygote, name, tmp_path) as ready:
+    with Stage(cluster, zygote, name, tmp_path, KINDS[request.param]) as ready:
         yield ready
     with operator.log.open("rb") as log:
         log.seek(offset)

@@ -30,24 +30,28 @@ SETUP_SECONDS = 60.0
 USER = f"system:serviceaccount:{NAMESPACE}:default"
 
 _MERGE_PATCH = "application/merge-patch+json"
-_PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 _JOBS = f"/apis/{names.API_VERSION}/namespaces/{NAMESPACE}/{names.PLURAL}"
-_LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 _RBAC = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}"
 _addresses = itertools.count(1)
 
 
 def prepare(cluster: Cluster) -> None:
-    """Make the namespace and the node that the pods are on."""
+    """Make the namespaces and the node that the pods are on."""
     api = cluster.api
-    done(api.request("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}}))
     done(api.request("POST", "/api/v1/nodes", {"metadata": {"name": NODE}}))
     ready = [{"type": "Ready", "status": "True", "reason": "Conformance"}]
     path = f"/api/v1/nodes/{NODE}/status"
     done(api.request("PATCH", path, {"status": {"conditions": ready}}, content_type=_MERGE_PATCH))
-    account = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default"
-    wait_for(lambda: api.is_ok(account), SETUP_SECONDS, "the namespace has its service account", interval=0.1)
+    make_namespace(cluster, NAMESPACE)
     wait_for(lambda: api.is_ok(_JOBS), SETUP_SECONDS, f"{names.PLURAL} are served", interval=0.1)
+
+
+def make_namespace(cluster: Cluster, name: str) -> None:
+    """Make a namespace, and wait for its service account."""
+    done(cluster.api.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}}))
+    account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
+    what = "the namespace has its service account"
+    wait_for(lambda: cluster.api.is_ok(account), SETUP_SECONDS, what, interval=0.1)
 
 
 @dataclass(frozen=True)
@@ -63,9 +67,15 @@ class Pod:
 class Job:
     """One ElasticJob without template, and its pods."""
 
+    namespace = NAMESPACE
+    label = names.JOB_LABEL
+    """Its objects have it, with its name."""
+
     def __init__(self, cluster: Cluster, name: str, folder: Path) -> None:
         self._cluster = cluster
         self._api = cluster.api
+        self._pods = f"/api/v1/namespaces/{self.namespace}/pods"
+        self._leases = f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases"
         self.name = name
         self._folder = folder
         self._numbers = itertools.count()
@@ -90,11 +100,8 @@ class Job:
 
     def delete(self) -> None:
         """Delete it and its pods, at once: there is no kubelet to wait for."""
-        selector = f"?labelSelector={names.JOB_LABEL}%3D{self.name}"
-        at_once = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
         self._api.request("DELETE", f"{_JOBS}/{self.name}", {"propagationPolicy": "Background"})
-        self._api.request("DELETE", _PODS + selector, at_once, timeout=SETUP_SECONDS)
-        self._api.request("DELETE", _LEASES + selector, timeout=SETUP_SECONDS)
+        self._delete_pods()
 
     def status(self) -> dict[str, Any]:
         """Its status; {} before the first, and while the API server doesn't answer."""
@@ -125,6 +132,20 @@ class Job:
         found = self.status().get("participants", [])
         return {entry["podName"]: entry["groupRank"] for entry in found if "groupRank" in entry}
 
+    def round_is(self, number: int, members: int) -> bool:
+        """Whether this round is established with so many members."""
+        now = self.round()
+        return (
+            now.get("number") == number
+            and now["phase"] == "Active"
+            and "establishedTime" in now
+            and now["members"] == members
+        )
+
+    def over(self, outcome: str) -> bool:
+        """Whether it is ``Complete``, or has ``Failed``."""
+        return bool(self.condition(outcome).get("status") == "True")
+
     # -- its pods ------------------------------------------------------------------------------------------
 
     def make_pod(self, slot: int | None = None) -> Pod:
@@ -132,7 +153,8 @@ class Job:
         StatefulSet, unless given: a replacement has the slot of the pod that it replaces."""
         number = next(self._numbers)
         name = f"{self.name}-{number}"
-        labels = {names.JOB_LABEL: self.name, names.SLOT_LABEL: str(number if slot is None else slot)}
+        slot = number if slot is None else slot
+        labels = {self.label: self.name, names.SLOT_LABEL: str(slot)}
         body = {
             "metadata": {"name": name, "labels": labels},
             "spec": {
@@ -141,10 +163,10 @@ class Job:
                 "containers": [{"name": "train", "image": "played-by-the-test"}],
             },
         }
-        uid = str(done(self._api.request("POST", _PODS, body)).json()["metadata"]["uid"])
+        uid = str(done(self._api.request("POST", self._pods, body)).json()["metadata"]["uid"])
         address = f"127.1.{(count := next(_addresses)) // 250}.{count % 250 + 1}"
         self._report(name, _status("Running", {"running": {"startedAt": _timestamp()}}, address))
-        return Pod(name, uid, address, self._environment(name, uid))
+        return Pod(name, uid, address, self._environment(name, uid, slot))
 
     def report_end(self, pod: Pod, code: int) -> None:
         """What kubelet writes when the container has ended; ``code`` as the kernel says it, negative for a
@@ -172,20 +194,27 @@ class Job:
         return found
 
     def _report(self, pod: str, status: Mapping[str, object]) -> None:
-        path = f"{_PODS}/{pod}/status"
+        path = f"{self._pods}/{pod}/status"
         done(self._api.request("PATCH", path, {"status": status}, content_type=_MERGE_PATCH))
 
-    def _environment(self, pod: str, uid: str) -> dict[str, str]:
+    def _delete_pods(self) -> None:
+        selector = f"?labelSelector={self.label.replace('/', '%2F')}%3D{self.name}"
+        at_once = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
+        self._api.request("DELETE", self._pods + selector, at_once, timeout=SETUP_SECONDS)
+        self._api.request("DELETE", self._leases + selector, timeout=SETUP_SECONDS)
+
+    def _environment(self, pod: str, uid: str, slot: int) -> dict[str, str]:
         """What a process in the pod finds: the API server, its own name, its service account."""
+        del slot  # the operator reads it
         bound = {"kind": "Pod", "apiVersion": "v1", "name": pod, "uid": uid}
-        path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default/token"
+        path = f"/api/v1/namespaces/{self.namespace}/serviceaccounts/default/token"
         body = {"spec": {"boundObjectRef": bound, "expirationSeconds": 7200}}
         token = done(self._api.request("POST", path, body)).json()["status"]["token"]
         folder = self._folder / pod
         folder.mkdir(parents=True)
         (folder / "token").write_text(token)
         (folder / "ca.crt").write_bytes(self._cluster.ca_file.read_bytes())
-        (folder / "namespace").write_text(NAMESPACE)
+        (folder / "namespace").write_text(self.namespace)
         url = urlsplit(self._cluster.server)
         return {
             "KUBERNETES_SERVICE_HOST": str(url.hostname),

@@ -113,6 +113,7 @@ def test_sad_function(stage: Stage) -> None:
     assert any(message["message"] in failure.message for failure in failures)
 
 
+@pytest.mark.operator_alone
 def test_bipolar_function(stage: Stage) -> None:
     """Half of the workers fail each time: the agent's restarts are used up, each in a round of its own."""
     stage.job.create(1)
@@ -192,6 +193,7 @@ def test_workers_drift_fail(stage: Stage) -> None:
     assert [run.return_values for run in runs] == [{0: 0}, {1: 1}]
 
 
+@pytest.mark.operator_alone
 def test_barrier_failed(stage: Stage) -> None:
     """An exit barrier that raises does not fail the job; that the agent ended well is known by its pod."""
     stage.job.create(1)

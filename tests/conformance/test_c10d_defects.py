@@ -39,6 +39,7 @@ def test_d1_a_replacement_joins_and_everybody_trains(stage: Stage) -> None:
     assert stage.job.causes() == ["Started", "PodLost"]
 
 
+@pytest.mark.operator_alone
 @pytest.mark.matrix
 def test_d1_an_added_agent_joins_and_everybody_trains(stage: Stage) -> None:
     """c10d: the same end when a job grows from one agent to two."""
@@ -132,6 +133,7 @@ def test_d5_a_lost_agent_is_noticed_while_workers_are_well(
     assert len(stage.job.causes()) == 2
 
 
+@pytest.mark.operator_alone
 def test_d6_many_join_with_a_constant_number_of_requests_each(stage: Stage) -> None:
     """c10d: every step of every agent is a compare-and-set of the whole state. With 64 agents 290 of 354 are
     lost, with 128 more than 90 %; with 256 the storm outlasts the 15 s after which silent participants are
@@ -210,6 +212,7 @@ def test_d7_no_store_failure_reaches_the_agent(stage: Stage) -> None:
     assert stage.job.causes() == ["Started", "PodLost"]
 
 
+@pytest.mark.operator_alone
 @pytest.mark.matrix
 def test_d8_a_failed_job_is_seen_by_healthy_agents(stage: Stage) -> None:
     """c10d: an agent that gives up closes the rendezvous, which no healthy agent looks at: 40 s later it
@@ -228,6 +231,7 @@ def test_d8_a_failed_job_is_seen_by_healthy_agents(stage: Stage) -> None:
     assert stage.job.condition("Failed")["reason"] == "ApplicationRestartsExhausted"
 
 
+@pytest.mark.operator_alone
 @pytest.mark.matrix
 def test_d8_without_a_limit_healthy_agents_wait_for_a_replacement(stage: Stage) -> None:
     """The other way to take it: one agent's giving up ends nothing for the others (I8)."""

@@ -17,6 +17,7 @@ import pytest
 from tests.conformance import bodies, work
 from tests.conformance.agents import Agent, Stage
 from tests.conformance.bodies import Workers
+from tests.conformance.peer_run import PeerRun
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 
@@ -57,7 +58,7 @@ def free_port() -> int:
 
 
 def complete(stage: Stage) -> None:
-    stage.until(lambda: stage.job.condition("Complete").get("status") == "True", "the job is Complete")
+    stage.until(lambda: stage.job.over("Complete"), "the job is Complete")
 
 
 def touched(stage: Stage) -> dict[int, int]:
@@ -101,6 +102,7 @@ def test_launch_elastic_with_fewer_agents_than_the_maximum(stage: Stage) -> None
     assert touched(stage) == {0: 2, 1: 2}
 
 
+@pytest.mark.operator_alone
 def test_the_job_decides_on_the_number_of_nodes(stage: Stage) -> None:
     """What torch parses from ``--nnodes`` does not count: the record tells which agents are in the round."""
     stage.job.create(1)
@@ -128,6 +130,7 @@ def test_launch_with_env_vars(stage: Stage) -> None:
         "PET_NNODES": "1",
         "PET_NPROC_PER_NODE": "2",
         "PET_MAX_RESTARTS": "3",
+        "PET_RDZV_CONF": "rounds=peers" if isinstance(stage.job, PeerRun) else "",
     }
     torchrun = stage.torchrun(environment, SCRIPT, str(stage.work))
     assert stage.ended(torchrun) == [0]
@@ -136,6 +139,7 @@ def test_launch_with_env_vars(stage: Stage) -> None:
     complete(stage)
 
 
+@pytest.mark.operator_alone
 @pytest.mark.matrix
 def test_launch_worker_raises(stage: Stage) -> None:
     """The launcher raises ChildFailedError, and nothing of the rendezvous stands in front of it."""

@@ -22,7 +22,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 
 def create(stage: Stage, **place: Any) -> Agent:
     """A process that makes a handler with these parameters; it says Made, or what was raised."""
-    return stage.start(bodies.run_member, (stage.place(**place),), stage.pods(1)[0])
+    pod = stage.pods(1)[0]
+    return stage.start(bodies.run_member, (stage.place(pod, **place),), pod)
 
 
 @pytest.mark.matrix
@@ -49,6 +50,7 @@ def test_parameters_that_are_accepted(stage: Stage) -> None:
         assert isinstance(answer, Made), (place, answer)
 
 
+@pytest.mark.operator_alone
 @pytest.mark.parametrize(
     ("place", "sentence"),
     [
@@ -60,7 +62,10 @@ def test_parameters_that_are_accepted(stage: Stage) -> None:
             "join_timeout is 'soon', expected a number of seconds greater than 0",
         ),
         ({"config": {"stall_timeout": "-1"}}, "stall_timeout is '-1', expected a number of seconds"),
-        ({"config": {"last_call_timeout": "30"}}, "unknown key last_call_timeout. Known keys: join_timeout"),
+        ({"config": {"keep_alive_interval": "5"}}, "unknown key keep_alive_interval. Known keys: rounds"),
+        ({"config": {"last_call_timeout": "30"}}, "last_call_timeout is for rounds=peers"),
+        ({"config": {"rounds": "mine"}}, "rounds is 'mine', expected peers or operator"),
+        ({"config": {"rounds": "peers"}, "run_id": "none"}, "each run needs an id of its own"),
     ],
 )
 def test_parameters_that_are_refused(stage: Stage, place: dict[str, Any], sentence: str) -> None:
@@ -71,6 +76,7 @@ def test_parameters_that_are_refused(stage: Stage, place: dict[str, Any], senten
     assert sentence in error.text
 
 
+@pytest.mark.operator_alone
 def test_a_job_that_does_not_exist(stage: Stage) -> None:
     """Nothing to wait for: says so, instead of waiting for an operator."""
     stage.job.create(1)
@@ -224,12 +230,12 @@ def test_another_process_of_the_same_pod_is_refused(stage: Stage) -> None:
     stage.job.create(1)
     earlier = stage.member()
     assert earlier.ask("next").world_size == 1
-    error = raised(stage.start(bodies.run_member, (stage.place(),), earlier.pod).answer())
+    error = raised(stage.start(bodies.run_member, (stage.place(earlier.pod),), earlier.pod).answer())
     assert error.kind == "SecondAgent"
     assert f"process {earlier.pid} of this pod" in error.text
     assert earlier.ask("waiting") == 0
     earlier.kill(report=False)
-    again = stage.start(bodies.run_member, (stage.place(),), earlier.pod)
+    again = stage.start(bodies.run_member, (stage.place(earlier.pod),), earlier.pod)
     assert isinstance(again.answer(), Made), "who is gone holds up nobody"
 
 
@@ -238,7 +244,7 @@ def test_another_process_of_the_same_pod_in_a_new_sandbox_takes_over(stage: Stag
     stage.job.create(2)
     pod = stage.pods(1)[0]
     earlier = stage.member(pod)
-    later = stage.start(bodies.run_member_in_a_new_sandbox, (stage.place(),), pod)
+    later = stage.start(bodies.run_member_in_a_new_sandbox, (stage.place(pod),), pod)
     assert isinstance(later.answer(), Made)
     earlier.tell("next")
     stage.until(lambda: pod.name in stage.job.states(), "the earlier one has joined")

@@ -12,6 +12,7 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 
 from elasticjob.agent.handler import K8sRendezvousHandler
 from elasticjob.agent.local_addr import LocalAddrError, check_local_addr
+from elasticjob.agent.peer_mode import choose_rounds, make_peer_handler
 from elasticjob.agent.pod_lock import AgentLock
 from elasticjob.agent.resolver import shorten_lookups
 from elasticjob.agent.settings import Settings, SettingsError, read_settings
@@ -67,9 +68,15 @@ def make_handler(params: RendezvousParameters) -> K8sRendezvousHandler:
         connection = connect(settings.kubeconfig)
     except ConfigurationError as error:
         raise SettingsError(str(error)) from None
-    settings = _identify(settings, connection)
+    settings = choose_rounds(_identify(settings, connection), connection)
     lock = AgentLock(settings.pod, settings.pod_uid, f"{settings.namespace}/{settings.job}")
     raise_limit()
+    if settings.peers:
+        try:
+            return make_peer_handler(settings, params, connection, lock.release)
+        except BaseException:
+            lock.release()
+            raise
     logger.info("ElasticJob %s/%s, pod %s", settings.namespace, settings.job, settings.pod)
     return K8sRendezvousHandler(
         settings, params.run_id, lambda: HttpLeaseApi(connection, settings.namespace), lock.release

@@ -170,6 +170,8 @@ class Joining:
         """How many seconds a 403 may last: many, if the operator may still grant what this pod never had. It
         writes the rights of its own pods again, and a policy that denies them something may change."""
         settings, auth_errors = self._parts.settings, thread.auth_errors
+        if settings.peers:
+            return RBAC_SECONDS
         if settings.job_uid:
             return GRANT_SECONDS
         final = settings.other_namespace or auth_errors.granted or messages.is_denial(thread.last_error)
@@ -178,7 +180,7 @@ class Joining:
     def _check_job_exists(self) -> None:
         """There is no record: an absent operator may come, an absent job is a mistake."""
         settings = self._parts.settings
-        if self._parts.api.job_exists(settings.job) is False:
+        if not settings.peers and self._parts.api.job_exists(settings.job) is False:
             raise RendezvousStateError(messages.no_job(settings))
 
     def _waiting_text(self, seconds: float) -> str:

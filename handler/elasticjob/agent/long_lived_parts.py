@@ -12,7 +12,6 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from elasticjob.agent.memory import AgentMemory
 from elasticjob.agent.settings import Settings
 from elasticjob.api.leases import LeaseApi
-from elasticjob.contract import names
 from elasticjob.contract.round_record import RoundRecord
 from elasticjob.core.participant import Participant
 from elasticjob.leases.round_source import LeaseRoundSource, RoundSource
@@ -50,8 +49,9 @@ class LongLivedParts:
             if open_source is not None
             else LeaseRoundSource(open_api(), self.api, settings.job, observed, unpublished)
         )
-        labels = {names.JOB_LABEL: settings.job}
-        self.lease = LeaseWriter(self.api, settings.pod, settings.pod_uid, labels)
+        self.lease = LeaseWriter(self.api, settings.pod, settings.pod_uid, self.source.labels)
+        self.lease.attach(**self.source.introduction)
+        self.lease.on_write = self.source.said
         self.servers = OwnServers()
         self.warm = WarmWorkers(settings.warm_imports) if settings.warm else None
         self.memory = AgentMemory(settings, self.changed, self.warm) if settings.memory else None

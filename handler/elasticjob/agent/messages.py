@@ -5,6 +5,7 @@ Pure: they follow from the settings, the latest record and the latest error.
 
 from __future__ import annotations
 
+from elasticjob.agent import peer_messages
 from elasticjob.agent.settings import Settings
 from elasticjob.contract import names
 from elasticjob.contract.reports import FailureReport
@@ -15,6 +16,8 @@ def waiting(s: Settings, record: RoundRecord | None, error: str, seconds: float)
     """Names what this participant waits for."""
     if error:
         return f"waiting for the API server: {error}"
+    if s.peers:
+        return peer_messages.waiting(s, record, seconds)
     if record is None:
         return (
             f"waiting for the operator, for {seconds:.0f} s so far: {names.round_object(s.job)} in namespace "
@@ -30,7 +33,8 @@ def no_job(s: Settings) -> str:
     return (
         f"there is no ElasticJob {s.job} in namespace {s.namespace}, or the resource definition is not "
         "installed. Apply it first, or correct --rdzv-endpoint. To list the jobs: "
-        f"kubectl -n {s.namespace} get ej"
+        f"kubectl -n {s.namespace} get ej. Without an operator the pods can form rounds themselves: "
+        "--rdzv-conf=rounds=peers"
     )
 
 
@@ -51,6 +55,8 @@ def is_denial(error: str) -> bool:
 
 def forbidden(s: Settings, error: str, seconds: float) -> str:
     """Rights are missing, and the wait for them was long enough."""
+    if s.peers:
+        return peer_messages.forbidden(s, error, seconds)
     return (
         f"the API server has denied access for {seconds:.0f} s: {error}. This pod must be allowed to get "
         f"and watch {names.round_object(s.job)} and to create and patch Lease {s.pod} in namespace "

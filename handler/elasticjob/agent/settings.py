@@ -14,7 +14,13 @@ from elasticjob.contract import names
 from elasticjob.contract.limits import Limits
 
 KEYS = {
-    "join_timeout": "seconds to wait for a round before giving up; default: no limit",
+    "rounds": "peers: the pods form their rounds themselves, without an operator; operator: the rounds are "
+    "those of an "
+    "ElasticJob; default: peers if the API server has no ElasticJobs",
+    "join_timeout": "seconds to wait for a round before giving up; default: no limit, with rounds=peers 600",
+    "last_call_timeout": "with rounds=peers: seconds that the first round waits for more pods once enough "
+    "have joined; "
+    "default: 30",
     "establish_timeout": "seconds for all members to reach the leader; default: the job's",
     "heartbeat_timeout": "seconds without a heartbeat until a peer that does not answer is lost; "
     "default: the job's",
@@ -32,6 +38,12 @@ IGNORED = {"timeout", "is_host", "store_type", "read_timeout", "rank"}
 """Keys that torch adds by itself or that belong to its other backends."""
 
 
+PEERS, OPERATOR = "peers", "operator"
+"""Values of ``rounds``."""
+PEER_JOIN_SECONDS, PEER_LAST_CALL_SECONDS = 600.0, 30.0
+"""As with torch's own backend: no operator judges a run that does not begin."""
+
+
 class SettingsError(ValueError):
     """A wrong setting. The text names what was found, what was expected and what to do."""
 
@@ -42,6 +54,9 @@ class Settings:
 
     namespace: str
     job: str
+    rounds: str = ""
+    """PEERS, OPERATOR or, if the user has not chosen, ""."""
+    last_call_timeout: float | None = None
     join_timeout: float | None = None
     establish_timeout: float | None = None
     heartbeat_timeout: float | None = None
@@ -62,6 +77,11 @@ class Settings:
     zone: str = ""
     other_namespace: bool = False
     """Whether this pod is in another namespace than the job: the operator grants it nothing, ever."""
+
+    @property
+    def peers(self) -> bool:
+        """Whether the pods form their rounds themselves."""
+        return self.rounds == PEERS
 
     def limits(self, of_job: Limits) -> Limits:
         """The job's limits, but for those that the user chose for this agent."""
@@ -102,6 +122,8 @@ def read_settings(endpoint: str, config: Mapping[str, object], local_addr: str |
     return Settings(
         namespace=namespace,
         job=job,
+        rounds=_rounds(config),
+        last_call_timeout=_seconds(config, "last_call_timeout"),
         join_timeout=_seconds(config, "join_timeout"),
         establish_timeout=_seconds(config, "establish_timeout"),
         heartbeat_timeout=_seconds(config, "heartbeat_timeout"),
@@ -119,6 +141,13 @@ def read_settings(endpoint: str, config: Mapping[str, object], local_addr: str |
         node=os.environ.get(names.NODE_ENV, ""),
         zone=os.environ.get(names.ZONE_ENV, ""),
     )
+
+
+def _rounds(config: Mapping[str, object]) -> str:
+    value = str(config.get("rounds", ""))
+    if value not in (PEERS, OPERATOR) and (value or "rounds" in config):
+        raise SettingsError(f"--rdzv-conf: rounds is {value!r}, expected {PEERS} or {OPERATOR}")
+    return value
 
 
 def _seconds(config: Mapping[str, object], key: str) -> float | None:

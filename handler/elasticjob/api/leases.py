@@ -42,6 +42,9 @@ class Lease:
     holder: str
     annotations: Mapping[str, str] = field(default_factory=dict)
     deleted: bool = False
+    name: str = ""
+    transitions: int = 0
+    """How often its holder has changed."""
 
 
 class LeaseApi(Protocol):
@@ -87,33 +90,31 @@ class HttpLeaseApi:
 
     def watch(self, name: str) -> Iterator[Lease | None]:
         """See ``LeaseApi``."""
-        query = (
-            f"?watch=1&allowWatchBookmarks=true&timeoutSeconds={random.randint(*WATCH_SECONDS)}"
-            f"&fieldSelector=metadata.name%3D{name}"
-        )
+        for line in self._watch_lines(f"{self._base}?fieldSelector=metadata.name%3D{name}", f"Lease {name}"):
+            yield _event(name, line) if line else None
+
+    def _watch_lines(self, url: str, what: str) -> Iterator[bytes]:
+        """The events of a watch of what ``url`` lists; first an empty line, once the server has answered."""
+        query = f"&watch=1&allowWatchBookmarks=true&timeoutSeconds={random.randint(*WATCH_SECONDS)}"
         # The server answers at once that it watches, and may then be silent for long.
         opening = ANSWER_SECONDS if self._has_socket else SILENT_WATCH_SECONDS
-        response = self._request("GET", self._base + query, read_timeout=opening, stream=True)
+        response = self._request("GET", url + query, read_timeout=opening, stream=True)
         self._has_socket = _set_read_timeout(response, SILENT_WATCH_SECONDS)
         self._watch = response
         try:
-            yield None
+            yield b""
             buffer = b""
             for chunk in response.stream(65536, decode_content=False):
                 if self._stopped:
                     return
                 buffer += chunk
                 if len(buffer) > MAX_EVENT_BYTES:
-                    raise Unavailable(
-                        f"watch of Lease {name}: an event is longer than {MAX_EVENT_BYTES} bytes"
-                    )
+                    raise Unavailable(f"watch of {what}: an event is longer than {MAX_EVENT_BYTES} bytes")
                 *lines, buffer = buffer.split(b"\n")
-                for line in lines:
-                    if line:
-                        yield _event(name, line)
+                yield from filter(None, lines)
         except urllib3.exceptions.HTTPError as error:
             if not self._stopped:
-                raise Unavailable(f"watch of Lease {name}: {error}") from None
+                raise Unavailable(f"watch of {what}: {error}") from None
         finally:
             self._watch = None
             response.close()
@@ -129,7 +130,7 @@ class HttpLeaseApi:
 
     def read(self, name: str) -> Lease:
         """See ``LeaseApi``."""
-        return _lease(_body(self._request("GET", f"{self._base}/{name}")))
+        return read_lease(read_body(self._request("GET", f"{self._base}/{name}")))
 
     def job_exists(self, job: str) -> bool | None:
         """See ``LeaseApi``."""
@@ -162,7 +163,9 @@ class HttpLeaseApi:
 
     def _write(self, path: str, content_type: str, body: Mapping[str, Any]) -> Lease:
         headers = {"content-type": content_type}
-        return _lease(_body(self._request("PATCH", self._base + path, headers, json.dumps(body).encode())))
+        return read_lease(
+            read_body(self._request("PATCH", self._base + path, headers, json.dumps(body).encode()))
+        )
 
     def _request(
         self,
@@ -216,7 +219,8 @@ def _set_read_timeout(response: urllib3.BaseHTTPResponse, seconds: float) -> boo
     return True
 
 
-def _body(response: urllib3.BaseHTTPResponse) -> dict[str, Any]:
+def read_body(response: urllib3.BaseHTTPResponse) -> dict[str, Any]:
+    """The object in an answer. Raises Unavailable."""
     try:
         value = json.loads(response.data)
     except ValueError as error:
@@ -236,16 +240,24 @@ def _event(name: str, line: bytes) -> Lease | None:
         raise ApiError(f"watch of Lease {name}: {body.get('message', '')}", int(body.get("code") or 0))
     if kind not in ("ADDED", "MODIFIED", "DELETED"):
         return None
-    return replace(_lease(body), deleted=kind == "DELETED")
+    return replace(read_lease(body), deleted=kind == "DELETED")
 
 
-def _lease(body: Mapping[str, Any]) -> Lease:
+def read_lease(body: Mapping[str, Any]) -> Lease:
+    """A Lease, as far as it is used."""
     metadata = body.get("metadata") or {}
     return Lease(
         resource_version=str(metadata.get("resourceVersion", "")),
         holder=str((body.get("spec") or {}).get("holderIdentity") or ""),
         annotations=metadata.get("annotations") or {},
+        name=str(metadata.get("name", "")),
+        transitions=_number((body.get("spec") or {}).get("leaseTransitions")),
     )
+
+
+def _number(value: object) -> int:
+    """Of an optional field."""
+    return value if isinstance(value, int) else 0
 
 
 def _reason(text: str) -> str:

@@ -9,12 +9,12 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from elasticjob.api.auth_errors import AuthErrors
 from elasticjob.api.errors import ApiError
-from elasticjob.api.leases import LeaseApi
+from elasticjob.api.leases import Lease, LeaseApi
 from elasticjob.contract import names
 from elasticjob.contract.fields import RecordError
 from elasticjob.contract.round_record import MemberList, RoundRecord
@@ -35,10 +35,24 @@ class RoundSource(Protocol):
     """Brings the record of the round. It calls a function that it was made with, from a thread of its own,
     for every readable record, and perhaps another when a record was deleted."""
 
-    last_error: str
-    """The text of the last error; "" while there is none."""
-    auth_errors: AuthErrors
-    """How long requests have been answered 401 or 403."""
+    @property
+    def last_error(self) -> str:
+        """The text of the last error; "" while there is none."""
+
+    @property
+    def auth_errors(self) -> AuthErrors:
+        """How long requests have been answered 401 or 403."""
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Those of the participants' Leases."""
+
+    @property
+    def introduction(self) -> Mapping[str, str]:
+        """Annotations of this participant's Lease that never change."""
+
+    def said(self, annotations: Mapping[str, str | None]) -> None:
+        """What this agent writes into its Lease, from the thread that asks for it."""
 
     def start(self) -> None:
         """Start to bring records."""
@@ -61,8 +75,11 @@ class RoundSource(Protocol):
 
 
 class LeaseRoundSource:
-    """Watches the job's round Lease. ``reader`` reads while the watch of ``api`` goes on. ``changed`` is
-    called with each record, ``deleted`` when the Lease was deleted."""
+    """Watches the job's round Lease, or the one with the name ``lease``. ``reader`` reads while the watch of
+    ``api`` goes on. ``changed`` is called with each record, ``deleted`` when the Lease was deleted, ``seen``
+    with each state of the Lease before them."""
+
+    introduction: Mapping[str, str] = {}
 
     def __init__(
         self,
@@ -71,13 +88,17 @@ class LeaseRoundSource:
         job: str,
         changed: Callable[[RoundRecord], None],
         deleted: Callable[[], None] = lambda: None,
+        lease: str = "",
+        seen: Callable[[Lease], None] = lambda _: None,
     ) -> None:
         self._api = api
         self._reader = reader
         self._job = job
-        self._lease = names.round_lease(job)
+        self._lease = lease or names.round_lease(job)
+        self.labels = {names.JOB_LABEL: job}
         self._changed = changed
         self._deleted = deleted
+        self._seen = seen
         self._stop = threading.Event()
         self._healthy_since: float | None = None
         self._last_event_at = self._reopened_at = float("-inf")
@@ -85,6 +106,9 @@ class LeaseRoundSource:
         self.auth_errors = AuthErrors()
         self.last_error = self._last_unexpected = ""
         self._thread = threading.Thread(target=self._run, name="elasticjob-watch", daemon=True)
+
+    def said(self, annotations: Mapping[str, str | None]) -> None:
+        """The operator reads it in the Lease."""
 
     def start(self) -> None:
         """Begin to watch."""
@@ -94,7 +118,7 @@ class LeaseRoundSource:
         """End the thread, and drop the callbacks, whose owner refers to this object: both can go together."""
         self._stop.set()
         self._api.stop()
-        self._changed, self._deleted = (lambda _: None), (lambda: None)
+        self._changed, self._deleted, self._seen = (lambda _: None), (lambda: None), (lambda _: None)
         if self._thread.ident is not None:
             self._thread.join(timeout=2)
 
@@ -149,6 +173,8 @@ class LeaseRoundSource:
                         self._healthy_since = self._last_event_at
                     self.auth_errors.record(None)
                     self.last_error = ""
+                    if lease is not None:
+                        self._seen(lease)
                     if lease is not None and lease.deleted:
                         self._deleted()
                     elif lease is not None:

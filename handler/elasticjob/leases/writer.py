@@ -13,7 +13,7 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
@@ -39,11 +39,11 @@ WRITER_ANNOTATION = f"{GROUP}/writer"
 class LeaseWriter:
     """Writes the Lease ``name`` on behalf of the pod ``holder`` (its UID)."""
 
-    def __init__(self, api: LeaseApi, name: str, holder: str, labels: dict[str, str]) -> None:
+    def __init__(self, api: LeaseApi, name: str, holder: str, labels: Mapping[str, str]) -> None:
         self._api = api
         self._name = name
         self._holder = holder
-        self._labels = labels
+        self._labels = dict(labels)
         self._writer_id = secrets.token_hex(8)
         self._changed = threading.Condition()
         self._annotations: dict[str, str | None] = {}
@@ -56,6 +56,8 @@ class LeaseWriter:
         self.on_trouble: Callable[[str], None] = lambda _why: None
         """Called from the thread: with the error of each write that fails, once writes have failed for a
         while, and with "" when one has succeeded again. It must not block."""
+        self.on_write: Callable[[Mapping[str, str | None]], None] = lambda _annotations: None
+        """Called with what is to be written, from the thread that asks for it. It must not block."""
         self._warned = False
         self.superseded = ""
         self.last_error = ""
@@ -71,6 +73,7 @@ class LeaseWriter:
             if not self._started and not self._stopped:
                 self._started = True
                 self._thread.start()
+        self.on_write(annotations)
 
     def attach(self, **annotations: str | None) -> None:
         """Set annotations that go with the next write or renewal, without a write of their own."""

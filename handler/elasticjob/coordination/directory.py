@@ -1,0 +1,121 @@
+"""What a label selects, kept up to date by a thread of its own as long as it is needed."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from elasticjob.api.auth_errors import AuthErrors
+from elasticjob.api.errors import ApiError
+from elasticjob.api.listing import Change, HttpListApi
+from elasticjob.core.pauses import exponential
+
+logger = logging.getLogger(__name__)
+
+MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.2, 5.0
+Follow = Callable[[HttpListApi], Iterator[list[Mapping[str, Any]] | Change | None]]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An object, and the monotonic second at which it was seen to change. ``alive``: it has changed since the
+    list, so that its writer lives or has lived a moment ago."""
+
+    body: Mapping[str, Any]
+    at: float
+    alive: bool = False
+
+
+class Directory:
+    """Calls ``notify`` from its thread after each change. ``what`` is for the log."""
+
+    def __init__(self, api: HttpListApi, follow: Follow, what: str, notify: Callable[[], None]) -> None:
+        self._api, self._follow, self._what, self._notify = api, follow, what, notify
+        self._lock = threading.Lock()
+        self._objects: dict[str, Seen] | None = None
+        self._deleted: dict[str, str] = {}
+        self._stopped = threading.Event()
+        self.auth_errors = AuthErrors()
+        self.last_error = ""
+        threading.Thread(target=self._run, name=f"elasticjob-{what}", daemon=True).start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopped.set()
+        self._api.stop()
+
+    def objects(self) -> dict[str, Seen] | None:
+        """The objects by name; None while they are not known, or there is a gap in the watch."""
+        with self._lock:
+            return None if self._objects is None else dict(self._objects)
+
+    def deleted(self) -> dict[str, str]:
+        """The names, by UID, of those that were deleted while this was watched."""
+        with self._lock:
+            return dict(self._deleted)
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._stopped.is_set():
+            try:
+                for item in self._follow(self._api):
+                    if self._stopped.is_set():
+                        return
+                    failures = 0
+                    self.auth_errors.record(None)
+                    self.last_error = ""
+                    if item is not None:
+                        self._take(item)
+                        self._notify()
+            except ApiError as error:
+                self._failed(error)
+            except Exception as error:
+                logger.debug("%s: unexpected response", self._what, exc_info=True)
+                self._failed(ApiError(f"unexpected response ({type(error).__name__})"))
+            failures += 1
+            self._stopped.wait(
+                exponential(MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS, failures) * random.uniform(0.8, 1.2)
+            )
+
+    def _failed(self, error: ApiError) -> None:
+        with self._lock:
+            self._objects = None  # who is silent, and who is gone, starts again with the next list
+        self.auth_errors.record(error)
+        self.last_error = str(error)
+        logger.debug("%s: %s", self._what, error)
+        self._notify()
+
+    def _take(self, item: list[Mapping[str, Any]] | Change) -> None:
+        now = time.monotonic()
+        with self._lock:
+            if isinstance(item, list):
+                before = self._objects or {}
+                self._objects = {
+                    _name(body): before[_name(body)] if _same(before, body) else Seen(body, now)
+                    for body in item
+                }
+                return
+            name = _name(item.body)
+            assert self._objects is not None
+            if item.deleted:
+                self._objects.pop(name, None)
+                self._deleted[str(item.body["metadata"].get("uid", ""))] = name
+            else:
+                self._objects[name] = Seen(item.body, now, alive=True)
+
+
+def _name(body: Mapping[str, Any]) -> str:
+    return str(body["metadata"]["name"])
+
+
+def _same(before: Mapping[str, Seen], body: Mapping[str, Any]) -> bool:
+    """Whether a list has the object as it was seen before: an orderly end of a watch is no gap."""
+    seen = before.get(_name(body))
+    return seen is not None and seen.body["metadata"].get("resourceVersion") == body["metadata"].get(
+        "resourceVersion"
+    )

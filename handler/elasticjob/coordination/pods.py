@@ -1,0 +1,115 @@
+"""The run's pods, if this participant may see them: their ends are news seconds before silence is."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from elasticjob.api.errors import Forbidden
+from elasticjob.api.listing import HttpListApi
+from elasticjob.coordination.directory import Directory, Seen
+from elasticjob.coordination.reading import controller_of, pod_end
+from elasticjob.peers.round_lease import Identity
+from elasticjob.peers.run import RUN_LABEL
+
+logger = logging.getLogger(__name__)
+
+
+class Pods:
+    """``coordinate`` watches all pods of the run, ``deputize`` the coordinator's alone; ``rest`` neither."""
+
+    def __init__(
+        self, name: str, me: Identity, open_api: Callable[[], HttpListApi], notify: Callable[[], None]
+    ) -> None:
+        self._name, self._me, self._open_api, self._notify = name, me, open_api, notify
+        self._all: Directory | None = None
+        self._one: tuple[Identity, Directory] | None = None
+        self._refused = False
+
+    def coordinate(self) -> None:
+        """See all."""
+        self._stop_one()
+        if self._all is None and not self._refused:
+            follow = lambda api: api.follow_pods(RUN_LABEL, self._name)  # noqa: E731
+            self._all = Directory(self._open_api(), follow, "pods", self._notify)
+
+    def deputize(self, coordinator: Identity | None) -> None:
+        """See that pod alone, or no pod."""
+        self._stop_all()
+        if self._one is not None and self._one[0] != coordinator:
+            self._stop_one()
+        if coordinator is not None and self._one is None and not self._refused:
+            follow = lambda api: api.follow_pod(coordinator.pod)  # noqa: E731
+            self._one = (coordinator, Directory(self._open_api(), follow, "pod", self._notify))
+
+    def rest(self) -> None:
+        """End all threads."""
+        self._stop_all()
+        self._stop_one()
+
+    @property
+    def ready(self) -> bool:
+        """Whether all pods are in sight, or will not be."""
+        self._check()
+        return self._all is None or self._all.objects() is not None or bool(self._all.last_error)
+
+    def gone(self) -> dict[str, str]:
+        """Why agents have ended, by their pods' UIDs."""
+        if self._all is None:
+            return {}
+        found = dict.fromkeys(self._all.deleted(), "its pod was deleted")
+        for seen in (self._all.objects() or {}).values():
+            why = pod_end(seen.body)
+            if why:
+                found[str(seen.body["metadata"]["uid"])] = why
+        return found
+
+    def live(self) -> Mapping[str, str] | None:
+        """UIDs of the pods that have not ended, by name; None if they can't be seen, or do not have the
+        label."""
+        objects = self._all.objects() if self._all is not None else None
+        if objects is None or self._me.pod not in objects:
+            return None
+        return {name: str(seen.body["metadata"]["uid"]) for name, seen in objects.items() if _stays(seen)}
+
+    def controller(self, run: str) -> dict[str, str] | None:
+        """The Job of this pod, as an owner, if it is known and the run is that Job's."""
+        own = (self._all.objects() or {}).get(self._me.pod) if self._all is not None else None
+        return controller_of(own.body, run) if own is not None else None
+
+    def ended_coordinator(self) -> Identity | None:
+        """The coordinator, if its pod has ended."""
+        self._check()
+        if self._one is None:
+            return None
+        coordinator, directory = self._one
+        objects = directory.objects()
+        if objects is None:
+            return None
+        seen = objects.get(coordinator.pod)
+        ended = seen is None or seen.body["metadata"]["uid"] != coordinator.uid or pod_end(seen.body)
+        return coordinator if ended else None
+
+    def _check(self) -> None:
+        one = self._one[1] if self._one is not None else None
+        if any(d is not None and d.auth_errors.seconds(Forbidden) > 0 for d in (self._all, one)):
+            self._refused = True
+            self.rest()
+            logger.info(
+                "this pod may not watch pods: losses are noticed by heartbeats, some seconds later "
+                "(docs/use/without-an-operator.md)"
+            )
+
+    def _stop_all(self) -> None:
+        if self._all is not None:
+            self._all.stop()
+            self._all = None
+
+    def _stop_one(self) -> None:
+        if self._one is not None:
+            self._one[1].stop()
+            self._one = None
+
+
+def _stays(seen: Seen) -> bool:
+    return not pod_end(seen.body) and "deletionTimestamp" not in seen.body["metadata"]

@@ -1,0 +1,159 @@
+"""Leases and pods, as the API server has them, as what a coordinator sees. Everything in a Lease is
+untrusted."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from typing import Any
+
+from elasticjob.api.leases import Lease, read_lease
+from elasticjob.contract import names
+from elasticjob.contract.fields import RecordError
+from elasticjob.contract.participant_record import ParticipantRecord
+from elasticjob.contract.reports import FailureReport, ProgressReport, RoundReport
+from elasticjob.coordination.directory import Seen
+from elasticjob.peers.records import PeerRecord
+from elasticjob.peers.round_lease import RoundLease
+from elasticjob.peers.run import PEER_ANNOTATION, STATE_ANNOTATION
+from elasticjob.peers.settled import Settled
+from elasticjob.peers.sight import Peer, Sight
+
+logger = logging.getLogger(__name__)
+
+
+def read_round(lease: Lease) -> RoundLease:
+    """The round Lease."""
+    a = lease.annotations
+    return RoundLease(
+        lease.resource_version,
+        lease.holder,
+        a.get(names.ROUND_ANNOTATION, ""),
+        a.get(STATE_ANNOTATION, ""),
+        lease.transitions,
+    )
+
+
+def round_body(
+    settled: Settled, waiting: str, holder: str, transitions: int, metadata: dict[str, Any]
+) -> dict[str, Any]:
+    """What to write into the round Lease: both annotations and the holder, in one write."""
+    record = settled.record(waiting)
+    return {
+        "metadata": {
+            **metadata,
+            "annotations": {names.ROUND_ANNOTATION: record.dump(), STATE_ANNOTATION: settled.rest().dump()},
+        },
+        "spec": {
+            "holderIdentity": holder or None,
+            "renewTime": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "leaseTransitions": transitions,
+        },
+    }
+
+
+def controller_of(body: Mapping[str, Any], run: str) -> dict[str, str] | None:
+    """The Job that has made this pod, if the run's id is its UID: the run ends with it. Another controller's
+    pods may all be made again in the same run, which then goes on from its last round."""
+    for owner in (body.get("metadata") or {}).get("ownerReferences") or ():
+        if owner.get("controller") and owner.get("uid") == run:
+            return {key: str(owner[key]) for key in ("apiVersion", "kind", "name", "uid")}
+    return None
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A Lease that was read: of this run, of another, or unreadable (neither)."""
+
+    body: Mapping[str, Any]
+    peer: Peer | None = None
+    other: str = ""
+
+
+class LeaseReader:
+    """Reads the participants' Leases of a run, each version once."""
+
+    def __init__(self, run: str) -> None:
+        self._run = run
+        self._read: dict[str, _Read] = {}
+
+    def peers(self, leases: Mapping[str, Seen], now: float) -> Sight:
+        """The participants alone; what else is in sight is left at its defaults."""
+        before, self._read = self._read, {}
+        peers, others, unreadable = {}, {}, set()
+        for name, seen in leases.items():
+            if PEER_ANNOTATION not in ((seen.body.get("metadata") or {}).get("annotations") or {}):
+                continue
+            one = before.get(name)
+            if one is None or one.body is not seen.body:
+                one = self._read_one(seen.body)
+            self._read[name] = one
+            if one.peer is not None:
+                peers[name] = replace(one.peer, silent=now - seen.at)
+            elif one.other:
+                others[name] = one.other
+            else:
+                unreadable.add(name)
+        wall = datetime.now(timezone.utc)
+        return Sight(peers, wall, secrets.token_hex(4), frozenset(unreadable), others=others)
+
+    def _read_one(self, body: Mapping[str, Any]) -> _Read:
+        lease = read_lease(body)
+        try:
+            peer = PeerRecord.parse(lease.annotations[PEER_ANNOTATION])
+            if peer.run != self._run:
+                return _Read(body, other=lease.holder)
+            return _Read(body, _read_peer(lease, peer.slot))
+        except RecordError as error:
+            logger.debug("Lease %s is not read: %s", lease.name, error)
+            return _Read(body)
+
+
+def _read_peer(lease: Lease, slot: int | None) -> Peer:
+    """Raises RecordError if the announcement can't be read. A report that can't is left out."""
+    a = lease.annotations
+    report, unreadable = None, False
+    try:
+        report = RoundReport.parse(a[names.REPORT_ANNOTATION]) if names.REPORT_ANNOTATION in a else None
+    except RecordError:
+        unreadable = True
+    return Peer(
+        name=lease.name,
+        key=lease.holder,
+        record=ParticipantRecord.parse(a.get(names.PARTICIPANT_ANNOTATION, "")),
+        slot=slot,
+        report=report,
+        unreadable_report=unreadable,
+        failure=_optional(FailureReport, a.get(names.FAILURE_ANNOTATION)),
+        progress=_optional(ProgressReport, a.get(names.PROGRESS_ANNOTATION)),
+    )
+
+
+def _optional(kind: Any, text: str | None) -> Any:
+    try:
+        return kind.parse(text) if text else None
+    except RecordError:
+        return None
+
+
+def pod_end(body: Mapping[str, Any]) -> str:
+    """Why this pod's agent has ended, in words; "" while it has not."""
+    status = body.get("status") or {}
+    if status.get("phase") in ("Failed", "Succeeded"):
+        return f"its pod has {str(status['phase']).lower()}"
+    training = _training_container(body)
+    for container in status.get("containerStatuses") or ():
+        ended = (container.get("state") or {}).get("terminated")
+        if ended and container.get("name") == training:
+            return f"its container {training} has ended with exit code {ended.get('exitCode')}"
+    return ""
+
+
+def _training_container(body: Mapping[str, Any]) -> str:
+    """The one that the pod's annotation names, or else the first."""
+    annotations = (body.get("metadata") or {}).get("annotations") or {}
+    containers: Sequence[Mapping[str, Any]] = (body.get("spec") or {}).get("containers") or ({},)
+    return str(annotations.get("kubectl.kubernetes.io/default-container") or containers[0].get("name", ""))

@@ -1,0 +1,292 @@
+"""The source of round records in a run without operator: it follows the round Lease, and coordinates when its
+seat says so."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from elasticjob.api.auth_errors import AuthErrors
+from elasticjob.api.errors import ApiError, Conflict, Forbidden, NotFound, Unauthorized
+from elasticjob.api.leases import Lease
+from elasticjob.api.listing import HttpListApi
+from elasticjob.contract import names
+from elasticjob.contract.fields import RecordError
+from elasticjob.contract.limits import Limits
+from elasticjob.contract.participant_record import ParticipantRecord
+from elasticjob.contract.round_record import MemberList, RoundRecord
+from elasticjob.coordination.directory import Directory
+from elasticjob.coordination.pods import Pods
+from elasticjob.coordination.ports import Ports, refusing
+from elasticjob.coordination.reading import LeaseReader, read_round, round_body
+from elasticjob.leases.round_source import LeaseRoundSource
+from elasticjob.peers.records import PeerRecord
+from elasticjob.peers.round_lease import Done, Identity, Read, Rest, Step, TryPort, Write
+from elasticjob.peers.run import PEER_ANNOTATION, RUN_LABEL, Run, round_lease
+from elasticjob.peers.seat import CLOSE_SECONDS, Seat
+from elasticjob.peers.sight import Sight
+
+logger = logging.getLogger(__name__)
+
+PAUSE_SECONDS = (0.3, 0.8)
+"""After a request that has failed."""
+
+
+class PeerSource:
+    """``RoundSource`` of the participant ``me``, whose pod has the index ``slot``."""
+
+    def __init__(
+        self,
+        run: Run,
+        me: Identity,
+        slot: int | None,
+        limits: Limits,
+        open_api: Callable[[], HttpListApi],
+        changed: Callable[[RoundRecord], None],
+    ) -> None:
+        self._run, self._me, self._open_api = run, me, open_api
+        self._name = round_lease(run.name)
+        self.labels: Mapping[str, str] = {RUN_LABEL: run.name}
+        peer = PeerRecord(run.id, slot, run.minimum, run.maximum)
+        self.introduction: Mapping[str, str] = {PEER_ANNOTATION.rpartition("/")[2]: peer.dump()}
+        self._api = open_api()
+        self._watch = LeaseRoundSource(
+            open_api(), self._api, run.name, changed, lease=self._name, seen=self._seen
+        )
+        self._seat = Seat(run, me, limits, random.randint(0, 5))
+        self._condition = threading.Condition()
+        """Held while the seat is asked or hears something; never during a request."""
+        self._poked = False
+        self._reader = LeaseReader(run.id)
+        self._leases: Directory | None = None
+        self._pods = Pods(run.name, me, open_api, self._poke)
+        self._ports = Ports(self._poke)
+        self._own_errors = AuthErrors()
+        self._own_error = ""
+        self._logged = ""
+        self._thread = threading.Thread(target=self._coordinate, name="elasticjob-peers", daemon=True)
+
+    # -- RoundSource ---------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to follow, and to coordinate if no other does."""
+        self._watch.start()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End. A coordinator that has succeeded waits some seconds for the others, to close the run."""
+        with self._condition:
+            self._seat.end(time.monotonic())
+            self._poke()
+        if self._thread.ident is not None:
+            self._thread.join(CLOSE_SECONDS + 2.0)
+        self._watch.stop()
+
+    def said(self, annotations: Mapping[str, str | None]) -> None:
+        """See ``RoundSource``."""
+        with self._condition:
+            self._seat.own.take(annotations, time.monotonic())
+            self._poke()
+
+    def healthy_seconds(self) -> float:
+        """See ``RoundSource``."""
+        return self._watch.healthy_seconds()
+
+    def verify(self, since: float) -> None:
+        """See ``RoundSource``."""
+        self._watch.verify(since)
+
+    def verify_while_waiting(self, now: float, announced: float, renew_seconds: float) -> None:
+        """See ``RoundSource``."""
+        self._watch.verify_while_waiting(now, announced, renew_seconds)
+
+    def members(self) -> MemberList:
+        """The record of a run has all ids. Raises RecordError."""
+        raise RecordError("round record: the members' ids are missing")
+
+    @property
+    def auth_errors(self) -> AuthErrors:
+        """Those of the requests that have been refused for longest."""
+        leases = self._leases
+        found = [
+            self._watch.auth_errors,
+            self._own_errors,
+            *([leases.auth_errors] if leases is not None else []),
+        ]
+        return max(found, key=lambda errors: errors.seconds(Forbidden) + errors.seconds(Unauthorized))
+
+    @property
+    def last_error(self) -> str:
+        """The text of the last error; "" while there is none."""
+        leases = self._leases
+        return self._own_error or self._watch.last_error or (leases.last_error if leases is not None else "")
+
+    # -- what it hears -------------------------------------------------------------------------------------
+
+    def _seen(self, lease: Lease) -> None:
+        with self._condition:
+            hear = self._seat.hear_deleted if lease.deleted else self._seat.hear
+            hear(read_round(lease), time.monotonic())
+            self._poke()
+
+    def _poke(self) -> None:
+        with self._condition:
+            self._poked = True
+            self._condition.notify_all()
+
+    # -- what it does --------------------------------------------------------------------------------------
+
+    def _coordinate(self) -> None:
+        while True:
+            try:
+                with self._condition:
+                    self._poked = False
+                    self._look_around()
+                    step = self._seat.step(time.monotonic(), self._sight())
+                    self._log()
+                if isinstance(step, Done):
+                    break
+                self._do(step)
+            except Exception:
+                # A thread that ended would leave the run without this participant for ever.
+                logger.warning("coordinating failed; retrying", exc_info=True)
+                time.sleep(PAUSE_SECONDS[1])
+        self._close()
+
+    def _close(self) -> None:
+        if self._leases is not None:
+            self._leases.stop()
+            self._leases = None
+        self._pods.rest()
+
+    def _look_around(self) -> None:
+        """See what the seat has to see, and no more."""
+        seat = self._seat
+        if seat.needs_sight and self._leases is None:
+            follow = lambda api: api.follow_leases(RUN_LABEL, self._run.name)  # noqa: E731
+            self._leases = Directory(self._open_api(), follow, "leases", self._poke)
+        elif not seat.needs_sight and self._leases is not None:
+            self._leases.stop()
+            self._leases = None
+        if seat.coordinates:
+            self._pods.coordinate()
+            return
+        self._pods.deputize(seat.deputy_of)
+        ended = self._pods.ended_coordinator()
+        if ended is not None:
+            seat.hear_ended(ended.pod, ended.uid)
+
+    def _sight(self) -> Sight | None:
+        leases = self._leases.objects() if self._leases is not None else None
+        if leases is None or not self._pods.ready:
+            return None
+        now = time.monotonic()
+        sight = self._reader.peers(leases, now)
+        known = leases.get(self._seat.replaced)
+        suspected = known is not None and not known.alive and self._seat.replaced != self._me.pod
+        return replace(
+            sight,
+            gone={**self._ports.refused(sight), **self._pods.gone()},
+            live_pods=self._pods.live(),
+            suspects=frozenset({self._seat.replaced} if suspected else ()),
+            round_age=self._seat.round_age(now),
+        )
+
+    def _do(self, step: Step) -> None:
+        if isinstance(step, Rest):
+            self._ports.try_these(step.probes)
+            with self._condition:
+                self._condition.wait_for(lambda: self._poked, step.seconds)
+            return
+        try:
+            if isinstance(step, Write):
+                self._write(step)
+            elif isinstance(step, Read):
+                self._read()
+            elif isinstance(step, TryPort):
+                self._try_port(step.pod)
+        except ApiError as error:
+            self._own_errors.record(error)
+            self._own_error = str(error)
+            logger.debug("Lease %s: %s", self._name, error)
+            pause = max(random.uniform(*PAUSE_SECONDS), error.retry_after)
+            with self._condition:
+                self._seat.hear_nothing(time.monotonic(), pause)
+        else:
+            self._own_errors.record(None)
+            self._own_error = ""
+
+    def _write(self, step: Write) -> None:
+        """Raises ApiError; a conflict is an answer."""
+        try:
+            lease = self._create(step) if not step.version else self._patch(step)
+        except Conflict:
+            with self._condition:
+                self._seat.hear_conflict()
+            return
+        except NotFound:
+            if not step.version:
+                raise
+            with self._condition:
+                self._seat.hear_absent(time.monotonic())
+            return
+        if step.claim:
+            logger.info("this pod coordinates the run now: %s", step.claim)
+        with self._condition:
+            self._seat.hear_written(read_round(lease), step, time.monotonic())
+
+    def _create(self, step: Write) -> Lease:
+        metadata = {"name": self._name, "labels": dict(self.labels)}
+        body = round_body(step.settled, step.waiting, str(self._me), step.transitions, metadata)
+        return self._api.create({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", **body})
+
+    def _patch(self, step: Write) -> Lease:
+        metadata: dict[str, Any] = {"resourceVersion": step.version, **names.UNTRACKED}
+        controller = self._pods.controller(self._run.id)
+        if controller is not None:
+            metadata["ownerReferences"] = [controller]
+        holder = "" if step.release else str(self._me)
+        body = round_body(step.settled, step.waiting, holder, step.transitions, metadata)
+        return self._api.patch(self._name, body)
+
+    def _read(self) -> None:
+        try:
+            lease = self._api.read(self._name)
+        except NotFound:
+            with self._condition:
+                self._seat.hear_absent(time.monotonic())
+            return
+        with self._condition:
+            self._seat.hear(read_round(lease), time.monotonic())
+
+    def _try_port(self, pod: str) -> None:
+        """A coordinator whose Lease is gone is gone, as its pod is."""
+        try:
+            text = self._api.read(pod).annotations.get(names.PARTICIPANT_ANNOTATION, "")
+            endpoint = ParticipantRecord.parse(text).endpoint
+            refuses = bool(endpoint) and refusing({pod: endpoint}, {})
+        except NotFound:
+            refuses = True
+        except RecordError:
+            refuses = False
+        with self._condition:
+            self._seat.hear_port(pod, refuses, time.monotonic())
+
+    def _log(self) -> None:
+        """Say when a round begins and ends, once; it is the coordinator's to say."""
+        seat = self._seat
+        settled = seat.settled
+        if settled is None or not seat.coordinates or not settled.state.number:
+            return
+        r = settled.state
+        text = f"round {r.number} is {r.phase}, {len(r.members)} members" + (
+            f": {r.cause}: {settled.message}" if r.cause else ""
+        )
+        if text != self._logged:
+            self._logged = text
+            logger.info("%s", text)

@@ -1,0 +1,173 @@
+"""How a coordinator forms the next round: who can be in it, who is waited for, and whether it may begin at
+all. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from elasticjob.contract.participant_record import AnnouncedState
+from elasticjob.peers.pacing import pause_seconds
+from elasticjob.peers.settled import FORMING_RENEW, RUNNING_RENEW, Settled
+from elasticjob.peers.sight import Peer, Sight
+from elasticjob.peers.waiting import PeerWait
+from elasticjob.rounds.candidates import Candidate, Expected, FormRound, listed
+from elasticjob.rounds.causes import PLANNED
+from elasticjob.rounds.formation import expect_members, form, last_call, published
+from elasticjob.rounds.judgement import judge
+from elasticjob.rounds.state import Member, MemberState, RoundState, RoundView
+
+SILENT_RENEWALS = 4
+"""How many renewals of its Lease a participant that waits may miss until it is not chosen."""
+PROBE_SECONDS = 1.0
+"""How long members of the last round have to rejoin before their ports are tried."""
+
+
+@dataclass(frozen=True)
+class Formed:
+    """``chosen`` is what to publish; otherwise the run has ``failed``, or ``waiting`` says what it waits
+    for."""
+
+    chosen: Settled | None = None
+    failed: str = ""
+    waiting: str = ""
+    probes: Mapping[str, str] = field(default_factory=dict)
+
+
+def joined(settled: Settled, view: RoundView, sight: Sight) -> dict[str, Peer]:
+    """The participants that have announced themselves for the round after this one, and show signs of
+    life."""
+    r = view.state
+    lost = {m.key for m in r.members if m.state == MemberState.LOST and m.key in sight.gone}
+    spent = {m.id for m in r.members}
+    patience = SILENT_RENEWALS * (RUNNING_RENEW if r.active else FORMING_RENEW)
+    found = {}
+    for name, peer in sight.peers.items():
+        asks = peer.record.state == AnnouncedState.JOINING and peer.record.seen(settled.run) == r.number
+        if (
+            not asks
+            or peer.record.id in spent
+            or peer.key in sight.gone
+            or peer.key in lost
+            or name in sight.suspects
+        ):
+            continue
+        if peer.silent < patience:
+            found[name] = peer
+            view.waits.wake(patience - peer.silent)
+    return found
+
+
+def form_round(settled: Settled, view: RoundView, sight: Sight) -> Formed:
+    """The next round, or why there is none yet."""
+    judge(view, known=True)
+    pause = view.waits.left(PeerWait.PAUSE, view.state.number, pause_seconds(settled.early_ends))
+    expected, _ = expect_members(view)
+    if any(m.state == MemberState.SUCCEEDED for m in view.state.members):
+        return Formed(failed="a member was lost after others had succeeded")
+    doubt = _possible_members(settled, view, sight)
+    if doubt:
+        text = (
+            f"the round Lease was deleted, and {listed(doubt)} may be in a round that is not known any more"
+        )
+        return Formed(
+            waiting=f"{text}; waiting for a sign of life. If a pod of these has ended, delete it",
+            probes=_probes(doubt, sight, view),
+        )
+    if settled.state.number == 0 and (beyond := _highest_seen(settled, sight)):
+        return Formed(replace(settled, state=replace(view.state, number=beyond + 1)))
+    fresh = joined(settled, view, sight)
+    expected += _others(settled, view, sight, fresh)
+    decision = form(view, _candidates(view.state, fresh), expected, settled.minimum, settled.maximum)
+    probes = _probes([m.name for m in view.state.members if m.name not in fresh], sight, view)
+    if not isinstance(decision, FormRound):
+        return Formed(waiting=decision.sentence, probes=probes)
+    held = _held(settled, view, sight, pause)
+    if held:
+        return Formed(waiting=held, probes=probes)
+    chosen = [Member(c.id, c.name, fresh[c.name].key, rank) for rank, c in enumerate(decision.members)]
+    state = published(view.state, chosen, sight.nonce, sight.wall)
+    endpoint = fresh[chosen[0].name].record.endpoint
+    return Formed(replace(settled, state=state, endpoint=endpoint, unsure=False))
+
+
+def _possible_members(settled: Settled, view: RoundView, sight: Sight) -> list[str]:
+    """If a round may have been published that this record does not know: those that may be in it. Each that
+    lives and waits announces itself for the round after ``number``."""
+    r = view.state
+    if r.number and not settled.unsure:
+        return []
+    found = (
+        name
+        for name, peer in sight.peers.items()
+        if peer.key not in sight.gone and peer.record.seen(settled.run) != r.number
+    )
+    return sorted({*found, *(sight.unreadable if settled.unsure else ())})
+
+
+def _highest_seen(settled: Settled, sight: Sight) -> int:
+    return max((peer.record.seen(settled.run) for peer in sight.peers.values()), default=0)
+
+
+def _candidates(r: RoundState, fresh: Mapping[str, Peer]) -> list[Candidate]:
+    ranks = {m.key: m.group_rank for m in r.members}
+    return [
+        Candidate(p.record.id, name, p.slot, ranks.get(p.key), name not in r.ineligible_leaders)
+        for name, p in sorted(fresh.items())
+    ]
+
+
+def _others(settled: Settled, view: RoundView, sight: Sight, fresh: Mapping[str, Peer]) -> list[Expected]:
+    """Those beside the last members that may still come. Without sight of the pods nothing is known of them:
+    then only the first round has a last call, and a later one grows when they come."""
+    r = view.state
+    enough = len(fresh) >= settled.minimum
+    if enough and r.cause in PLANNED:
+        return []
+    left = last_call(view, enough)
+    if sight.live_pods is not None:
+        known = {m.key for m in r.members}
+        return [
+            Expected(name, left, "its pod has not joined yet")
+            for name, uid in sorted(sight.live_pods.items())
+            if name not in fresh and uid not in known
+        ]
+    if r.number or left <= 0 or len(fresh) >= settled.maximum:
+        return []
+    return [Expected("others", left, "may still come")]
+
+
+def _held(settled: Settled, view: RoundView, sight: Sight, pause: float) -> str:
+    """Why a round that could begin does not: after early ends there is a pause, and no two rounds may train
+    (P3)."""
+    r = view.state
+    if r.members and not any(has_left(m, sight) for m in r.members):
+        silent = listed([m.name for m in r.members])
+        text = f"no member of the last round is known to have left it ({silent})"
+        return f"{text}. If a pod of these has ended, delete it"
+    if pause > 0:
+        return (
+            f"a pause, because {settled.early_ends} rounds in a row ended early. The last: {settled.message}"
+        )
+    return ""
+
+
+def has_left(member: Member, sight: Sight) -> bool:
+    """Whether it is known that this member is not in its round any more: it has said so, or its Lease, its
+    pod or its agent is gone. Silence is no proof, nor is a wait that is over (P3)."""
+    if member.state == MemberState.LEFT or member.key in sight.gone:
+        return True
+    peer = sight.has(member.name, member.key)
+    if peer is None:
+        return not sight.is_there(member.name, member.key)
+    return peer.record.id != member.id
+
+
+def _probes(names: list[str], sight: Sight, view: RoundView) -> dict[str, str]:
+    """The endpoints of these, if they have been waited for long enough."""
+    if not names or view.waits.left(PeerWait.PROBE, view.state.number, PROBE_SECONDS) > 0:
+        return {}
+    peers = [sight.peers[name] for name in names if name in sight.peers]
+    if peers:
+        view.waits.wake(PROBE_SECONDS)
+    return {p.key: p.record.endpoint for p in peers if p.key not in sight.gone and p.record.endpoint}

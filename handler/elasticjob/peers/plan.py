@@ -1,0 +1,200 @@
+"""One look of the coordinator at its run: what should stand in the round Lease now. Pure.
+
+The caller of the round kernel that has no operator. It keeps no account and replaces nothing. Nothing that is
+absent ends a round (P4); a Lease that went with its pod is no absence but news.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from elasticjob.contract.participant_record import AnnouncedState
+from elasticjob.contract.reports import FailureReport
+from elasticjob.contract.round_record import Outcome, Phase
+from elasticjob.peers.forming import form_round, joined
+from elasticjob.peers.pacing import MOST_EARLY_ENDS, early_ends
+from elasticjob.peers.settled import Settled
+from elasticjob.peers.sight import Peer, Sight
+from elasticjob.peers.waiting import PeerWait
+from elasticjob.rounds.candidates import listed
+from elasticjob.rounds.causes import PLANNED, Cause, better
+from elasticjob.rounds.establishment import take_established
+from elasticjob.rounds.formation import ended
+from elasticjob.rounds.judgement import judge
+from elasticjob.rounds.state import Finding, Heard, Member, MemberState, RoundView
+from elasticjob.rounds.waits import Waits
+
+GROWTH_SECONDS = 3.0
+"""How long a round that is to grow goes on, so that several newcomers cost one new round."""
+DEPARTED = (MemberState.LOST, MemberState.LEFT)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """``settled`` should stand in the round Lease; ``waiting`` says why no round begins."""
+
+    settled: Settled
+    waiting: str = ""
+    probes: Mapping[str, str] = field(default_factory=dict)
+    """Endpoints of participants that are waited for, by their pods' UIDs: one that refuses connections is
+    gone."""
+
+
+def look(settled: Settled, sight: Sight, waits: Waits) -> Decision:
+    """What should be settled now."""
+    if settled.closed:
+        return Decision(settled)
+    hear = partial(_hear, settled, sight)
+    view = RoundView(settled.state, settled.limits, waits, sight.wall, hear, present=sight.peers)
+    view.set_members({m.id: _seen(m, view.state.number, sight) for m in view.state.members})
+    if view.state.active:
+        return Decision(_watch(settled, view, sight))
+    formed = form_round(settled, view, sight)
+    if formed.failed:
+        return Decision(_closed(settled, view, Outcome.FAILED, formed.failed))
+    if formed.chosen is not None:
+        return Decision(formed.chosen)
+    return Decision(replace(settled, state=view.state), formed.waiting, formed.probes)
+
+
+def _hear(settled: Settled, sight: Sight, member: Member) -> Heard | None:
+    """What was heard from this incarnation of a member; None: it is no longer known."""
+    peer = sight.has(member.name, member.key)
+    if peer is None:
+        return Heard(unreadable=True) if sight.is_there(member.name, member.key) else None
+    ours = peer.report is not None and peer.report.nonce == settled.state.nonce
+    return Heard(peer.report if ours else None, peer.unreadable_report, peer.silent)
+
+
+def _seen(member: Member, number: int, sight: Sight) -> Member:
+    """The member of round ``number`` with the state that its Lease, its pod or its port shows. One that
+    reports the failure of a worker and does not join again ends."""
+    if member.state in (MemberState.LOST, MemberState.SUCCEEDED):
+        return member
+    peer = sight.has(member.name, member.key)
+    if peer is not None and peer.record.id == member.id and peer.record.state == AnnouncedState.SUCCEEDED:
+        return replace(member, state=MemberState.SUCCEEDED.value)
+    if member.key in sight.gone:
+        return _lost(member, f"{member.name}: {sight.gone[member.key]}")
+    if peer is None and sight.is_there(member.name, member.key):
+        return member
+    if peer is None:
+        return _lost(member, f"the Lease of {member.name} is gone, as its pod probably is")
+    ends = peer.failure is not None and peer.failure.round_number == number
+    if peer.record.id != member.id or peer.record.state == AnnouncedState.LEAVING or ends:
+        return replace(member, state=MemberState.LEFT.value)
+    return member
+
+
+def _lost(member: Member, why: str) -> Member:
+    return replace(member, state=MemberState.LOST.value, message=why)
+
+
+def _watch(settled: Settled, view: RoundView, sight: Sight) -> Settled:
+    """A round that runs: it is over if something speaks against it, or if it can grow."""
+    take_established(view)
+    if view.state.members and all(m.state == MemberState.SUCCEEDED for m in view.state.members):
+        return _closed(settled, view, Outcome.COMPLETE, "all members have succeeded")
+    found = judge(view, any(m.state in DEPARTED for m in view.state.members))
+    found += _hang(view) + _departures(view, sight)
+    if found:
+        return _over(settled, view, sight, found)
+    growth = _growth(settled, view, sight)
+    return _over(settled, view, sight, [growth]) if growth else replace(settled, state=view.state)
+
+
+def _hang(view: RoundView) -> list[Finding]:
+    leader = view.state.leader
+    report = view.report_of(leader) if leader is not None else None
+    return [Finding(Cause.HANG, report.message, leader)] if report is not None and report.hung else []
+
+
+def _departures(view: RoundView, sight: Sight) -> list[Finding]:
+    """The members that are lost or have left, the failure of a worker that explains the others in front."""
+    found = []
+    number = view.state.number
+    for m in view.state.members:
+        if m.state == MemberState.LOST:
+            found.append((0, Finding(Cause.POD_LOST, m.message, m)))
+        elif m.state == MemberState.LEFT:
+            peer = sight.has(m.name, m.key)
+            found.append(_departure(m, peer, number))
+    return [finding for _, finding in sorted(found, key=lambda one: one[0])]
+
+
+def _departure(m: Member, peer: Peer | None, number: int) -> tuple[int, Finding]:
+    """Why a living member has left the round, and when in it, as far as that is known. An agent that joins
+    again by itself has had the failure of a worker."""
+    failure = _failure(peer, number)
+    if failure is not None:
+        text = f"a worker of {m.name} failed" + f": {failure.message}" * bool(failure.message)
+        return failure.offset_milliseconds or 0, Finding(Cause.WORKER_FAILED, text, m)
+    if peer is None or peer.record.state != AnnouncedState.JOINING:
+        return 0, Finding(Cause.MEMBER_LEFT, f"{m.name} has left the round", m)
+    if peer.record.from_round == number:
+        return 0, Finding(Cause.WORKER_FAILED, f"a worker of {m.name} failed", m)
+    return 0, Finding(Cause.POD_RESTARTED, f"the agent of {m.name} has started again", m)
+
+
+def _failure(peer: Peer | None, number: int) -> FailureReport | None:
+    """The failure of a worker that it reports of this round, unless the round was over before."""
+    failure = peer.failure if peer is not None else None
+    return (
+        failure
+        if failure is not None and failure.round_number == number and not failure.after_round_end
+        else None
+    )
+
+
+def _growth(settled: Settled, view: RoundView, sight: Sight) -> Finding | None:
+    """A round below its maximum ends for newcomers, once it is established: the next can begin at once
+    (I10)."""
+    room = settled.maximum - len(view.state.members)
+    if view.state.established is None or room <= 0 or _succeeded(view):
+        return None
+    new = sorted(joined(settled, view, sight))
+    if not new:
+        return None
+    limit = 0.0 if len(new) >= room else GROWTH_SECONDS
+    if view.waits.left(PeerWait.GROWTH, view.state.number, limit) > 0:
+        return None
+    return Finding(Cause.SCALED_UP, f"{listed(new)} joined")
+
+
+def _succeeded(view: RoundView) -> bool:
+    return any(m.state == MemberState.SUCCEEDED for m in view.state.members)
+
+
+def _over(settled: Settled, view: RoundView, sight: Sight, found: list[Finding]) -> Settled:
+    """The round is over; so is the run if others have succeeded, or if this keeps happening early."""
+    best = found[0]
+    for one in found:
+        best = one if better(one.cause, best.cause) else best
+    if _succeeded(view):
+        return _closed(settled, view, Outcome.FAILED, f"{best.message}, after others had succeeded")
+    step = _step(view, sight)
+    early = early_ends(settled.early_ends, best.cause in PLANNED, sight.round_age, step, settled.best_step)
+    settled = replace(settled, early_ends=early, best_step=max(settled.best_step, step), message=best.message)
+    if early >= MOST_EARLY_ENDS:
+        text = f"{early} rounds in a row ended within a minute, without progress. The last: {best.message}"
+        return _closed(settled, view, Outcome.FAILED, text, best.cause.value)
+    return replace(settled, state=ended(view.state, best.cause.value))
+
+
+def _step(view: RoundView, sight: Sight) -> int:
+    """The highest step that this round has reported."""
+    steps = [
+        peer.progress.step
+        for m in view.state.members
+        if (peer := sight.has(m.name, m.key)) is not None
+        and peer.progress is not None
+        and peer.progress.nonce == view.state.nonce
+    ]
+    return max(steps, default=0)
+
+
+def _closed(settled: Settled, view: RoundView, outcome: Outcome, message: str, cause: str = "") -> Settled:
+    state = replace(view.state, phase=Phase.CLOSED.value, cause=cause or view.state.cause)
+    return replace(settled, state=state, outcome=outcome.value, message=message)

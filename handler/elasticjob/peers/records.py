@@ -1,0 +1,109 @@
+"""What stands in the annotations of a run's Leases beside the records that an operator's job has, too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any
+
+from elasticjob.contract.fields import MAX_ID, MAX_INT32, Fields, RecordError
+from elasticjob.contract.participant_record import MAX_ANNOUNCED_ID
+from elasticjob.contract.record import FLAG, Codec, Nonce, Record, number, omitted, optional_number, token
+from elasticjob.contract.text import is_token
+from elasticjob.peers.run import MAX_PEERS
+from elasticjob.rounds.reports import MAX_REPORTS
+from elasticjob.rounds.state import Member, UnreachableReport
+
+MAX_STATE_BYTES = 150_000
+"""All annotations of an object share 256 KiB."""
+MAX_NAME = 253
+"""Characters of an object's name."""
+MAX_STATE = 32
+"""Characters of a member's state."""
+
+
+@dataclass(frozen=True)
+class PeerRecord(Record, what="peer record"):
+    """What does not change while a participant's process runs."""
+
+    run: Annotated[str, token(MAX_ID)]
+    slot: Annotated[int | None, optional_number(0, MAX_INT32)] = None
+    """The index of its pod; None: it has none."""
+    minimum: Annotated[int, number(1, MAX_PEERS)] = 1
+    maximum: Annotated[int, number(1, MAX_PEERS)] = 1
+    """Its ``--nnodes``. Those of the first coordinator count."""
+
+
+def _rows(found: Fields, key: str, longest: tuple[int, ...], most: int) -> list[tuple[str, ...]]:
+    """A list of lists of printable words, of at most these lengths."""
+    value: Any = found.fields.get(key, [])
+    good = isinstance(value, list) and len(value) <= most
+    for row in value if good else ():
+        good = good and isinstance(row, list) and len(row) == len(longest)
+        good = good and all(
+            isinstance(word, str) and is_token(word, limit) for word, limit in zip(row, longest, strict=True)
+        )
+    if not good:
+        raise RecordError(f"{found.what}: {key} is not a list of at most {most} rows of {len(longest)} words")
+    return [tuple(row) for row in value]
+
+
+def read_time(found: Fields, key: str, text: str) -> datetime:
+    """A time with its zone. Raises RecordError."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        time = datetime.min
+    if time.tzinfo is None:
+        raise RecordError(f"{found.what}: {key} is {text[:80]!r}, expected a time with its zone")
+    return time
+
+
+def _read_members(found: Fields, key: str, _: object) -> tuple[Member, ...]:
+    rows = _rows(found, key, (MAX_ANNOUNCED_ID, MAX_NAME, MAX_ID, MAX_STATE), MAX_PEERS)
+    return tuple(Member(id, name, pod, rank, state) for rank, (id, name, pod, state) in enumerate(rows))
+
+
+def _read_reports(found: Fields, key: str, _: object) -> tuple[UnreachableReport, ...]:
+    rows = _rows(found, key, (MAX_NAME, 40), MAX_REPORTS)
+    return tuple(UnreachableReport(name, read_time(found, key, time)) for name, time in rows)
+
+
+def _read_names(found: Fields, key: str, _: object) -> tuple[str, ...]:
+    return tuple(name for (name,) in _rows(found, key, (MAX_NAME,), MAX_PEERS))
+
+
+def _read_optional_time(found: Fields, key: str, _: object) -> datetime | None:
+    text = found.string(key, "")
+    return read_time(found, key, text) if text else None
+
+
+_MEMBERS = Codec(_read_members, lambda members: [[m.id, m.name, m.key, m.state] for m in members])
+_REPORTS = Codec(_read_reports, lambda reports: [[r.name, r.time.isoformat()] for r in reports], omitted=True)
+_NAMES = Codec(_read_names, lambda names: [[name] for name in names], omitted=True)
+_TIME = Codec(_read_optional_time, lambda time: time.isoformat() if time else "", omitted=True)
+
+
+@dataclass(frozen=True)
+class RunState(Record, what="run state", most_bytes=MAX_STATE_BYTES):
+    """What a coordinator needs beside the record of the round, in the same object: nothing can be half
+    published."""
+
+    number: Annotated[int, number(0, key="round")]
+    """That of the record, as is ``nonce``: both are written together."""
+    nonce: Nonce = ""
+    members: Annotated[tuple[Member, ...], _MEMBERS] = ()
+    minimum: Annotated[int, number(1, MAX_PEERS)] = 1
+    maximum: Annotated[int, number(1, MAX_PEERS)] = 1
+    start: Annotated[datetime | None, _TIME] = None
+    established: Annotated[datetime | None, _TIME] = None
+    establish_failures: Annotated[int, number(0, MAX_INT32)] = 0
+    unarrived: Annotated[tuple[str, ...], _NAMES] = ()
+    ineligible_leaders: Annotated[tuple[str, ...], _NAMES] = ()
+    unreachable_reports: Annotated[tuple[UnreachableReport, ...], _REPORTS] = ()
+    early_ends: Annotated[int, number(0, MAX_INT32)] = 0
+    """How many rounds in a row have ended early."""
+    best_step: Annotated[int, number(0)] = 0
+    """The highest step that a round has reported."""
+    unsure: Annotated[bool, omitted(FLAG)] = False
+    """The Lease was made again by a participant that may not have seen its last record."""

@@ -1,0 +1,365 @@
+"""A participant's seat at the table: it follows the coordinator, or is it.
+
+What it hears goes in, and ``step`` says what to do next; it does no I/O and reads no clock. Each write of the
+round Lease carries the version that it was decided on (P1), so that a coordinator that was replaced can
+publish nothing, however late its clock is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from elasticjob.contract.fields import RecordError
+from elasticjob.contract.limits import Limits
+from elasticjob.contract.participant_record import AnnouncedState
+from elasticjob.peers.election import ORDER_SECONDS, PROBE_AFTER_SECONDS, Standing, next_claim, next_probe
+from elasticjob.peers.own import OwnWords, demands
+from elasticjob.peers.plan import Decision, look
+from elasticjob.peers.round_lease import Done, Identity, Read, Rest, RoundLease, Step, TryPort, Write
+from elasticjob.peers.run import Run
+from elasticjob.peers.settled import FORMING_RENEW, RUNNING_RENEW, Settled, begun_after, made_again, number_of
+from elasticjob.peers.sight import Sight
+from elasticjob.rounds.state import Member
+from elasticjob.rounds.waits import WaitKey, Waits
+
+LONGEST_REST = 5.0
+CLOSE_SECONDS = 5.0
+"""How long a coordinator that has succeeded waits for the others to succeed, before it leaves the rest to
+them."""
+UNEXPLAINED_SECONDS = 1.0
+"""How long a coordinator waits for the next round until it says why."""
+MADE_AGAIN_SECONDS = 0.5
+"""How long the coordinator has to make a deleted round Lease again before another participant does."""
+UNSURE_SECONDS = 3.0
+"""That time if the deletion itself was not seen: another may know a later record."""
+
+
+class Seat:
+    """``spread`` is this participant's own place, from 0 to 5, among those that are in no round. All times
+    are monotonic seconds of its process."""
+
+    def __init__(self, run: Run, me: Identity, limits: Limits, spread: int = 0) -> None:
+        self.run = run
+        self.me = me
+        self._limits = limits
+        self._spread = spread
+        self.own = OwnWords()
+        self.lease: RoundLease | None = None
+        """None: not seen yet, or deleted."""
+        self.settled: Settled | None = None
+        """What ``lease`` says, perhaps of another run; None: it can't be read."""
+        self.unreadable = ""
+        """Why ``lease`` can't be read."""
+        self.newest: Settled | None = None
+        """The newest that was ever seen of this run: it never goes back (P2)."""
+        self.replaced = ""
+        """The pod whose place as coordinator this participant has taken."""
+        self._highest = 0
+        """The highest number in a Lease that can't be read."""
+        self._newest_since = 0.0
+        self._changed = 0.0
+        self._missing: tuple[float, bool, bool] | None = None
+        self._current: Settled | None = None
+        self._began: Mapping[WaitKey, float] = {}
+        self._renewed = 0.0
+        self._explained = False
+        self._reread = False
+        self._not_before = 0.0
+        self._ending: float | None = None
+        self._tried = float("-inf")
+        self._refuses = ""
+        self._ended = ""
+
+    # -- what it hears -------------------------------------------------------------------------------------
+
+    def hear(self, lease: RoundLease, now: float) -> None:
+        """The round Lease, from a watch or an answer."""
+        if self.lease is not None and (lease.older_than(self.lease) or lease.version == self.lease.version):
+            return
+        if self.lease is None or lease.holder != self.lease.holder:
+            self._current = None
+            self._refuses = self._ended = ""
+        self.lease, self._changed, self._missing = lease, now, None
+        try:
+            self.settled, self.unreadable = Settled.parse(lease.record, lease.state), ""
+        except RecordError as error:
+            self.settled, self.unreadable = None, str(error)
+            self._highest = max(self._highest, number_of(lease.record, lease.state))
+            return
+        self._remember(self.settled, now)
+
+    def hear_deleted(self, last: RoundLease, now: float) -> None:
+        """The watch says that the round Lease was deleted, and how it was: nothing can have been missed."""
+        if self.lease is not None and last.older_than(self.lease):
+            return
+        mine = self.coordinates
+        self.hear(last, now)
+        self.lease, self._missing = None, (now, True, mine)
+
+    def hear_absent(self, now: float) -> None:
+        """There is no round Lease; it may have changed before it was deleted."""
+        mine = self.coordinates
+        self.lease = None
+        if self._missing is None:
+            self._missing = (now, False, mine)
+
+    def hear_written(self, lease: RoundLease, written: Write, now: float) -> None:
+        """A write has succeeded."""
+        if written.claim or not written.version:
+            self.replaced = "" if self.lease is None else Identity.parse(self.lease.holder).pod
+            self._began = {}
+        self._renewed, self._reread = now, False
+        self._explained = bool(written.waiting)
+        self.hear(lease, now)
+        if self.lease is not None and self.lease.version == lease.version:
+            self._current = written.settled
+
+    def hear_conflict(self) -> None:
+        """A write was refused, because the Lease has changed or exists: read it."""
+        self._current, self._reread = None, True
+
+    def hear_nothing(self, now: float, pause: float) -> None:
+        """A request has failed: whether it was carried out is not known."""
+        self._current, self._reread = None, True
+        self._not_before = now + pause
+
+    def hear_port(self, pod: str, refuses: bool, now: float) -> None:
+        """The answer to ``TryPort``."""
+        self._tried = now
+        if refuses:
+            self._refuses = pod
+
+    def hear_ended(self, pod: str, uid: str) -> None:
+        """The pod with this name and UID has ended."""
+        if self.lease is not None and self.lease.holder == str(Identity(pod, uid)):
+            self._ended = self.lease.holder
+
+    def end(self, now: float) -> None:
+        """This participant ends."""
+        if self._ending is None:
+            self._ending = now
+
+    # -- what others ask -----------------------------------------------------------------------------------
+
+    @property
+    def coordinates(self) -> bool:
+        """Whether this participant is the coordinator, as far as it knows."""
+        return self.lease is not None and self.lease.holder == str(self.me) and not self._foreign()
+
+    @property
+    def needs_sight(self) -> bool:
+        """Whether it has to see the participants: to coordinate, or to follow another run of this name."""
+        return self.coordinates or (self._foreign() and self.settled is not None and not self.settled.closed)
+
+    def round_age(self, now: float) -> float:
+        """For how long it has known the present round."""
+        return now - self._newest_since
+
+    @property
+    def deputy_of(self) -> Identity | None:
+        """The coordinator whose pod this participant should watch: it is the lowest rank beside it."""
+        if (
+            self.lease is None
+            or not self.lease.holder
+            or self.coordinates
+            or self._foreign()
+            or self.settled is None
+        ):
+            return None
+        holder = Identity.parse(self.lease.holder)
+        others = [m for m in self.settled.state.members if m.name != holder.pod]
+        return holder if others and (others[0].name, others[0].key) == (self.me.pod, self.me.uid) else None
+
+    # -- what it does --------------------------------------------------------------------------------------
+
+    def step(self, now: float, sight: Sight | None) -> Step:
+        """What to do next. ``sight`` is None while this participant does not see all others."""
+        if self._over(now):
+            return self._release(now)
+        if now < self._not_before:
+            return Rest(self._not_before - now)
+        if self._reread:
+            self._reread = False
+            return Read()
+        if self.lease is None:
+            return self._without(now)
+        if self.coordinates:
+            return self._lead(now, sight)
+        return self._follow(now, sight)
+
+    def _over(self, now: float) -> bool:
+        """Whether it ends, and need not wait for others to succeed."""
+        if self._ending is None:
+            return self.own.leaving
+        settled = self._current or self.settled
+        if (
+            not self.coordinates
+            or settled is None
+            or settled.closed
+            or self.own.finished != settled.state.nonce
+        ):
+            return True
+        return now - self._ending > CLOSE_SECONDS
+
+    def _release(self, now: float) -> Step:
+        settled = self._current or self.settled
+        tried_long = self._ending is not None and now - self._ending > CLOSE_SECONDS + 1.0
+        if not self.coordinates or settled is None or settled.closed or tried_long:
+            return Done() if self._ending is not None else Rest(LONGEST_REST)
+        if now < self._not_before:
+            return Rest(self._not_before - now)
+        if self._reread:
+            self._reread = False
+            return Read()
+        assert self.lease is not None
+        return Write(settled, version=self.lease.version, release=True, transitions=self.lease.transitions)
+
+    def _without(self, now: float) -> Step:
+        """Make the round Lease, or make it again."""
+        if self.newest is None:
+            return Write(self._first(), claim="it is the first")
+        if self.newest.closed:
+            return Rest(LONGEST_REST)
+        since, sure, mine = self._missing or (now, False, False)
+        wait = 0.0 if mine else MADE_AGAIN_SECONDS + self._place() * ORDER_SECONDS
+        if not sure:
+            wait += UNSURE_SECONDS if self.newest.state.active else 2 * UNSURE_SECONDS
+        if now < since + wait:
+            return Rest(since + wait - now)
+        return Write(made_again(self.newest, sure), claim="the round Lease was deleted")
+
+    def _follow(self, now: float, sight: Sight | None) -> Step:
+        assert self.lease is not None
+        if self._behind():
+            wait = self._changed + self._place() * ORDER_SECONDS - now
+            return Rest(wait) if wait > 0 else self._claim("the round Lease was set back")
+        if self._foreign():
+            return self._replace_other_run(now, sight)
+        standing = self._standing()
+        claim, probe = next_claim(standing), max(next_probe(standing), self._tried + PROBE_AFTER_SECONDS)
+        if claim.at <= now:
+            return self._claim(claim.why)
+        if probe <= now:
+            return TryPort(Identity.parse(self.lease.holder).pod)
+        return Rest(max(0.02, min(claim.at - now, probe - now, LONGEST_REST)))
+
+    def _claim(self, why: str) -> Write:
+        lease, newest = self.lease, self.newest
+        assert lease is not None
+        settled = self.settled
+        if settled is None and newest is not None:
+            settled = made_again(newest, sure=False)
+        elif self._behind():
+            settled = newest
+        if settled is None or settled.run != self.run.id:
+            settled = self._first()
+        return Write(settled, version=lease.version, claim=why, transitions=lease.transitions + 1)
+
+    def _replace_other_run(self, now: float, sight: Sight | None) -> Step:
+        """Another run of this name: its round Lease is taken once it is closed, or all its members are gone
+        (P3)."""
+        settled = self.settled
+        assert settled is not None
+        if not settled.closed and (sight is None or any(_is_there(m, sight) for m in settled.state.members)):
+            return Rest(1.0)
+        wait = self._changed + self._spread * ORDER_SECONDS - now
+        return Rest(wait) if wait > 0 else self._claim("the run before is over")
+
+    def _lead(self, now: float, sight: Sight | None) -> Step:
+        """One look, and a write if something has changed or others wait for a sign of life."""
+        lease = self.lease
+        assert lease is not None
+        settled = self._current or self.settled
+        if settled is None or self._behind():
+            return self._claim("the round Lease cannot be read" if settled is None else "it was set back")
+        if sight is None:
+            return Rest(LONGEST_REST)
+        if settled.closed:
+            return Rest(LONGEST_REST)
+        waits = Waits(self._began, now)
+        decision = look(settled, sight, waits)
+        self._began, self._current = waits.began, decision.settled
+        published = self.settled
+        renew = float(RUNNING_RENEW if decision.settled.state.active else FORMING_RENEW)
+        renew = UNEXPLAINED_SECONDS if decision.waiting and not self._explained else renew
+        due = self._renewed + renew if self._awaited(decision, sight) else now + LONGEST_REST
+        if published is None or decision.settled.record() != published.record() or due <= now:
+            return Write(decision.settled, decision.waiting, lease.version, transitions=lease.transitions)
+        wake = waits.wake_after if waits.wake_after is not None else LONGEST_REST
+        return Rest(max(0.02, min(wake, due - now, LONGEST_REST)), decision.probes)
+
+    def _awaited(self, decision: Decision, sight: Sight) -> bool:
+        """Whether a participant waits for this coordinator: then it shows that it lives."""
+        r = decision.settled.state
+        if not r.active:
+            return True
+        ids = {m.id for m in r.members}
+        return any(
+            (p.record.state == AnnouncedState.JOINING and p.record.id not in ids)
+            or (p.report is not None and p.report.nonce == r.nonce and demands(p.report))
+            for p in sight.peers.values()
+        )
+
+    # -- helpers -------------------------------------------------------------------------------------------
+
+    def _first(self) -> Settled:
+        """Where no record of this run can be read: P2 holds by what this participant has seen otherwise."""
+        announced = self.own.announced
+        seen = announced.seen(self.run.id) if announced is not None else 0
+        return begun_after(Settled.first(self.run, self._limits), max(seen, self._highest))
+
+    def _remember(self, settled: Settled, now: float) -> None:
+        newest = self.newest
+        if settled.run != self.run.id or (newest is not None and settled.order < newest.order):
+            return
+        if newest is None or (newest.state.number, newest.state.nonce) != (
+            settled.state.number,
+            settled.state.nonce,
+        ):
+            self._newest_since = now
+        self.newest = settled
+
+    def _foreign(self) -> bool:
+        return self.settled is not None and self.settled.run != self.run.id
+
+    def _behind(self) -> bool:
+        """Whether the Lease has an older record than this participant has seen: it was made by one that has
+        not."""
+        settled, newest = self.settled, self.newest
+        return (
+            settled is not None
+            and newest is not None
+            and settled.run == newest.run
+            and settled.order < newest.order
+        )
+
+    def _standing(self) -> Standing:
+        lease, settled = self.lease, self.settled or self.newest or Settled.first(self.run, self._limits)
+        assert lease is not None
+        holder, r = Identity.parse(lease.holder), settled.state
+        return Standing(
+            changed=self._changed,
+            held=bool(lease.holder),
+            mine=holder.pod == self.me.pod and holder.uid != self.me.uid,
+            over=settled.closed and self.settled is not None,
+            active=r.active,
+            member=any(m.name == self.me.pod for m in r.members),
+            place=self._place(),
+            accused=self.own.accuses_since(settled, holder.pod),
+            waits=self.own.waits_since(settled),
+            ended=bool(self._ended) and self._ended == lease.holder,
+            refuses=self._refuses == holder.pod,
+        )
+
+    def _place(self) -> int:
+        """Its place in the order in which participants claim: members by rank, then the others."""
+        settled, lease = self.settled or self.newest, self.lease
+        members = settled.state.members if settled is not None else ()
+        holder = Identity.parse(lease.holder).pod if lease is not None else ""
+        order = [m.name for m in members if m.name != holder]
+        return order.index(self.me.pod) if self.me.pod in order else len(order) + self._spread
+
+
+def _is_there(member: Member, sight: Sight) -> bool:
+    """Whether the Lease of this member of another run is there."""
+    return sight.others.get(member.name) == member.key

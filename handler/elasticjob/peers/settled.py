@@ -1,0 +1,159 @@
+"""What stands in the round Lease: the record for all, and the rest for the next coordinator. One object, so
+that one write publishes both."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field, replace
+
+from elasticjob.contract.fields import RecordError
+from elasticjob.contract.limits import Limits
+from elasticjob.contract.round_record import Phase, RoundRecord
+from elasticjob.peers.records import RunState
+from elasticjob.peers.run import Run
+from elasticjob.rounds.state import RoundState
+
+FORMING_RENEW, RUNNING_RENEW = 2, 5
+"""Seconds between two renewals of the round Lease, and of the Leases of those that wait, while a participant
+waits for the coordinator. Otherwise it renews nothing."""
+
+PHASES = {Phase.ACTIVE.value: 1, Phase.BROKEN.value: 2, Phase.CLOSED.value: 3}
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A run as its round Lease has it. It only goes forward: of one run ``order`` never decreases (P2)."""
+
+    run: str
+    minimum: int
+    maximum: int
+    limits: Limits = Limits()
+    state: RoundState = field(default_factory=RoundState)
+    endpoint: str = ""
+    message: str = ""
+    outcome: str = ""
+    early_ends: int = 0
+    best_step: int = 0
+    unsure: bool = False
+
+    @staticmethod
+    def first(run: Run, limits: Limits) -> Settled:
+        """Before the first round."""
+        return Settled(run.id, run.minimum, run.maximum, limits)
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """(number, phase)."""
+        return (self.state.number, PHASES[self.state.phase])
+
+    @property
+    def closed(self) -> bool:
+        """Whether the run is over."""
+        return self.state.phase == Phase.CLOSED.value
+
+    def record(self, waiting: str = "") -> RoundRecord:
+        """What all participants read."""
+        r = self.state
+        return RoundRecord(
+            self.run,
+            r.number,
+            r.phase,
+            r.nonce,
+            tuple(m.id for m in r.members),
+            self.endpoint,
+            r.cause,
+            self.message,
+            waiting,
+            outcome=self.outcome,
+            wait_renew_period_seconds=RUNNING_RENEW if r.active else FORMING_RENEW,
+            limits=self.limits,
+        )
+
+    def rest(self) -> RunState:
+        """What the next coordinator reads."""
+        r = self.state
+        return RunState(
+            number=r.number,
+            nonce=r.nonce,
+            members=r.members,
+            minimum=self.minimum,
+            maximum=self.maximum,
+            start=r.start,
+            established=r.established,
+            establish_failures=r.establish_failures,
+            unarrived=r.unarrived,
+            ineligible_leaders=r.ineligible_leaders,
+            unreachable_reports=r.unreachable_reports,
+            early_ends=self.early_ends,
+            best_step=self.best_step,
+            unsure=self.unsure,
+        )
+
+    @staticmethod
+    def parse(record_text: str, rest_text: str) -> Settled:
+        """Read both annotations. Raises RecordError: they are untrusted, as all in a Lease is."""
+        record, rest = RoundRecord.parse(record_text), RunState.parse(rest_text)
+        if (record.number, record.nonce) != (rest.number, rest.nonce):
+            raise RecordError("run state: it is of another round than the record beside it")
+        if tuple(m.id for m in rest.members) != record.member_ids:
+            raise RecordError("run state: its members are not those of the record beside it")
+        if record.phase not in PHASES:
+            raise RecordError(
+                f"round record: phase {record.phase[:40]!r} is not one of a run without operator"
+            )
+        if rest.minimum > rest.maximum:
+            raise RecordError("run state: minimum is greater than maximum")
+        state = RoundState(
+            number=record.number,
+            phase=record.phase,
+            nonce=record.nonce,
+            members=rest.members,
+            cause=record.cause,
+            start=rest.start,
+            established=rest.established,
+            establish_failures=rest.establish_failures,
+            unarrived=rest.unarrived,
+            ineligible_leaders=rest.ineligible_leaders,
+            unreachable_reports=rest.unreachable_reports,
+        )
+        return Settled(
+            record.job_uid,
+            rest.minimum,
+            rest.maximum,
+            record.limits,
+            state,
+            record.leader_endpoint,
+            record.message,
+            record.outcome,
+            rest.early_ends,
+            rest.best_step,
+            rest.unsure,
+        )
+
+
+def number_of(record_text: str, rest_text: str) -> int:
+    """The round's number, as far as one of the annotations can be read where the two are not."""
+    found = 0
+    kinds: tuple[tuple[type[RoundRecord | RunState], str], ...]
+    kinds = ((RoundRecord, record_text), (RunState, rest_text))
+    for record, text in kinds:
+        with contextlib.suppress(RecordError):
+            found = max(found, record.parse(text).number)
+    return found
+
+
+def begun_after(first: Settled, number: int) -> Settled:
+    """A run of which no more is known than that there was this round: a number that it can't have had comes
+    next, and no round is formed before all that live have announced themselves again."""
+    if not number:
+        return first
+    return replace(first, state=replace(first.state, number=number + 1), unsure=True)
+
+
+def made_again(last: Settled, sure: bool) -> Settled:
+    """What to write where the round Lease was deleted. A running round goes on (P4). If another may have
+    published a round that is not known here (not ``sure``), the number of that round is left out, and none is
+    formed before its possible members have shown that they are in none."""
+    if sure or last.state.active or last.closed:
+        return last
+    return replace(last, state=replace(last.state, number=last.state.number + 1, members=()), unsure=True)

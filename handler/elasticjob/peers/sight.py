@@ -1,0 +1,60 @@
+"""What a coordinator sees of a run's participants at one moment. Plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from elasticjob.contract.participant_record import ParticipantRecord
+from elasticjob.contract.reports import FailureReport, ProgressReport, RoundReport
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A participant, as its Lease has it. ``key`` is its pod's UID."""
+
+    name: str
+    key: str
+    record: ParticipantRecord
+    slot: int | None = None
+    report: RoundReport | None = None
+    unreadable_report: bool = False
+    failure: FailureReport | None = None
+    progress: ProgressReport | None = None
+    silent: float = 0.0
+    """For how many seconds the coordinator has seen no change of its Lease, by its own clock (P6)."""
+
+
+@dataclass(frozen=True)
+class Sight:
+    """``wall`` is for people and for windows of minutes; ``nonce`` is for a round that this look may
+    publish."""
+
+    peers: Mapping[str, Peer]
+    """By the pod's name."""
+    wall: datetime
+    nonce: str
+    unreadable: frozenset[str] = frozenset()
+    """Names of participants whose Leases can't be read: they are there, and no more is known."""
+    gone: Mapping[str, str] = field(default_factory=dict)
+    """The proof that an agent has ended, in words, by its pod's UID: its pod has ended, or its port refuses
+    connections."""
+    live_pods: Mapping[str, str] | None = None
+    """The UIDs of the run's live pods by name; None: this coordinator does not see them."""
+    others: Mapping[str, str] = field(default_factory=dict)
+    """The pods' UIDs, by name, of the Leases of other runs of this name."""
+    suspects: frozenset[str] = frozenset()
+    """Names of former coordinators that have shown no sign of life since they were replaced: not to be
+    chosen."""
+    round_age: float = 0.0
+    """For how many seconds this participant has known the present round."""
+
+    def is_there(self, name: str, key: str) -> bool:
+        """Whether this incarnation may live although its Lease can't be read, or was deleted by hand."""
+        return name in self.unreadable or (self.live_pods or {}).get(name) == key
+
+    def has(self, name: str, key: str) -> Peer | None:
+        """This incarnation of a participant, if its Lease is there."""
+        peer = self.peers.get(name)
+        return peer if peer is not None and peer.key == key else None

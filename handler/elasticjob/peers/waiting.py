@@ -1,0 +1,13 @@
+"""What a coordinator waits for beside what the kernel waits for."""
+
+from __future__ import annotations
+
+import enum
+
+
+class PeerWait(enum.Enum):
+    """The value is the reason in words."""
+
+    GROWTH = "for more participants to join, before a running round ends for them"
+    PAUSE = "for a pause after rounds that ended early"
+    PROBE = "for the members of the previous round to rejoin, before their ports are tried"

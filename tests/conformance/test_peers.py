@@ -1,0 +1,129 @@
+"""What is special without an operator: the coordinator dies or stands still, or its Lease is deleted."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.conformance import bodies, work
+from tests.conformance.agents import Agent, Stage, join_all, raised
+from tests.conformance.bodies import Workers
+from tests.conformance.peer_run import PeerRun
+
+pytestmark = [pytest.mark.cluster, pytest.mark.devcluster, pytest.mark.peers_alone]
+
+
+def run_of(stage: Stage) -> PeerRun:
+    """The run."""
+    assert isinstance(stage.job, PeerRun)
+    return stage.job
+
+
+def in_place(agents: list[Agent], name: str) -> Agent:
+    """The agent in this pod."""
+    return next(agent for agent in agents if agent.pod.name == name)
+
+
+def test_a_run_shrinks_grows_loses_its_coordinator_and_ends_well(stage: Stage) -> None:
+    """Kill of a member, shrink, growth, kill of the coordinator, success: real agents and workers."""
+    run = run_of(stage)
+    run.create(3, minReplicas=2)
+    workers = Workers(work.gated_sum, (str(stage.work),), max_restarts=5)
+    agents = stage.agents_of([workers] * 3)
+    stage.here("here", 1, 3)
+    member = next(a for a in agents if a.pod.name != run.coordinator)
+    member.kill()
+    stage.here("here", 2, 2)
+    agents = [a for a in agents if a is not member] + stage.agents_of([workers])
+    stage.here("here", 3, 3)
+    coordinator = in_place(agents, run.coordinator)
+    coordinator.kill()
+    stage.here("here", 4, 2)
+    assert run.coordinator != coordinator.pod.name
+    stage.open_gate()
+    stage.succeeded(*(a for a in agents if a is not coordinator))
+    assert run.causes() == ["Started", "PodLost", "ScaledUp", "PodLost"]
+
+
+def test_the_coordinator_that_is_also_rank_0_dies(stage: Stage) -> None:
+    run = run_of(stage)
+    run.create(2, minReplicas=1)
+    first = stage.member(stage.pods(1)[0])
+    first.tell("next")
+    stage.until(lambda: run.coordinator == first.pod.name, "the first coordinates")
+    second = stage.member()
+    second.tell("next")
+    assert (first.joined().rank, second.joined().rank) == (0, 1)
+    second.tell("next_on_notice")
+    first.kill()
+    assert second.joined().world_size == 1
+    assert run.coordinator == second.pod.name
+
+
+def test_a_run_goes_on_when_its_round_lease_is_deleted(stage: Stage) -> None:
+    run = run_of(stage)
+    run.create(2, minReplicas=1)
+    members = stage.members(2)
+    infos = join_all(members)
+    before = run.round()["number"]
+    run.delete_round_lease()
+    stage.until(lambda: run.round_is(before, 2), "the round Lease is made again")
+    assert [member.ask("waiting") for member in members] == [0, 0]
+    members[0].tell("next_on_notice")
+    members[1].kill()
+    assert members[0].joined().world_size == 1
+    assert infos[0].world_size == 2
+    assert [s.state.number for s in run.history if s.state.active][-1] == before + 1
+
+
+def test_a_coordinator_that_stands_still_is_replaced_and_comes_back_as_a_member(stage: Stage) -> None:
+    run = run_of(stage)
+    run.create(3, minReplicas=2)
+    config = {"heartbeat_timeout": "2", "stall_timeout": "3"}
+    members = stage.members(3, config=config)
+    join_all(members)
+    stage.round_is(1, 3)
+    frozen = in_place(members, run.coordinator)
+    others = [member for member in members if member is not frozen]
+    for member in others:
+        member.tell("next_on_notice")
+    frozen.signal(signal.SIGSTOP)
+    assert [member.joined().world_size for member in others] == [2, 2]
+    replaced = run.coordinator
+    assert replaced != frozen.pod.name
+    for member in others:
+        member.tell("next_on_notice")
+    frozen.signal(signal.SIGCONT)
+    frozen.tell("next_on_notice")
+    assert [member.joined().world_size for member in members] == [3, 3, 3]
+    assert run.coordinator == replaced
+
+
+def test_a_new_run_of_the_same_name_begins_when_the_one_before_is_over(stage: Stage) -> None:
+    run = run_of(stage)
+    run.create(1)
+    member = stage.member()
+    assert member.ask("next").world_size == 1
+    newer = stage.member(run_id="another")
+    newer.tell("next")
+    member.kill()
+    assert newer.silent()
+    run.delete_pod(member.pod)
+    assert newer.joined().world_size == 1
+
+
+def test_missing_rights_end_with_the_role_to_hand_to_an_admin(stage: Stage) -> None:
+    run = run_of(stage)
+    run.create(1)
+    run.take_rights()
+    try:
+        pod = stage.pods(1)[0]
+        agent = stage.start(bodies.run_member, (stage.place(pod),), pod)
+        agent.answer()
+        error = raised(agent.ask("next"))
+    finally:
+        run.give_rights()
+    assert error.kind == "RendezvousStateError"
+    assert "kind: Role" in error.text
+    assert "resources: [leases], verbs: [get, list, watch, create, patch]" in error.text

@@ -1,0 +1,319 @@
+"""One history: a run, some minutes of faults, then peace, in which all that live must train, or the run must
+end."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from elasticjob.contract.limits import Limits
+from elasticjob.contract.participant_record import AnnouncedState
+from elasticjob.peers.run import Run, round_lease
+from elasticjob.peers.settled import Settled
+from tests.peers.api import Api
+from tests.peers.process import Process
+from tests.peers.truth import Round, Truth, Violation
+from tests.simulation.kernel import Kernel
+
+PODS_SECONDS = 1.0
+"""After how long a pod's end is seen."""
+PEACE_SECONDS = 150.0
+HEARS_SECONDS = 14.0
+"""P5: two times six seconds, and some for the requests."""
+
+
+@dataclass
+class Pod:
+    """A pod and the process in it. ``restarts``: its containers are started again in place."""
+
+    process: Process
+    ended: float | None = None
+    deleted: bool = False
+
+
+class History:
+    """Everything follows from the seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.kernel = Kernel(seed)
+        rng = self.kernel.rng
+        self.lease = round_lease("run")
+        self.api = Api(self.kernel)
+        self.truth = Truth(self.kernel, self.lease)
+        self.api.on_write = self.truth.wrote
+        self.truth.knows, self.truth.heard = self._knows, self._heard
+        self.limits = Limits(rng.choice([0, 5]), 3, 10, 5, heartbeat_timeout=4)
+        self.pods_in_sight = rng.random() < 0.4
+        self.deputies = self.pods_in_sight
+        self.finishing = False
+        self.endpoints: dict[str, Process] = {}
+        self.ids = itertools.count(1)
+        self.pods: dict[str, Pod] = {}
+        self._made = 0
+        self._calm = 0.0
+        self._former: dict[str, float] = {}
+        count = rng.randint(1, 5)
+        minimum = rng.randint(1, count)
+        self.run = Run("run", "run-1", minimum, rng.randint(minimum, count))
+        for slot in range(count):
+            self.start(f"pod-{slot}", slot)
+        self._check()
+
+    # -- pods ----------------------------------------------------------------------------------------------
+
+    def start(self, name: str, slot: int, uid: str = "", run: Run | None = None) -> Process:
+        """A new pod, or a new process in the same one."""
+        self._made += 1
+        process = Process(self, run or self.run, name, uid or f"uid{self._made}", slot)
+        self.pods[name] = Pod(process)
+        self.kernel.say(f"start   {name} {process.uid}")
+        return process
+
+    def end(self, name: str, delete: bool) -> None:
+        """kill -9; the pod stays with its Lease, or goes with it."""
+        pod = self.pods[name]
+        pod.process.die()
+        pod.ended = self.kernel.now
+        self.truth.disturb(name)
+        self.kernel.say(f"kill    {name}" + ", deleted" * delete)
+        if delete:
+            self.remove(name)
+
+    def remove(self, name: str) -> None:
+        """The pod is deleted: what it owned goes a moment later."""
+        pod = self.pods[name]
+        pod.deleted = True
+        self.kernel.after(self.kernel.between(0.02, 2.0), self.api.collect, pod.process.uid)
+
+    def pod_ended(self, uid: str, now: float) -> bool:
+        """Whether it is seen that this pod has ended."""
+        return uid in self.ended_pods(now)
+
+    def ended_pods(self, now: float) -> dict[str, str]:
+        """The UIDs of pods that are seen to have ended."""
+        alive = {pod.process.uid for pod in self.pods.values() if pod.ended is None}
+        return {
+            uid: "its pod has ended"
+            for uid, ended in self._ended.items()
+            if ended + PODS_SECONDS < now and uid not in alive
+        }
+
+    def live_pods(self, run: Run, now: float) -> dict[str, str]:
+        """The pods that run, as they are seen."""
+        del now
+        return {
+            name: pod.process.uid
+            for name, pod in self.pods.items()
+            if pod.ended is None and pod.process.run.id == run.id
+        }
+
+    @property
+    def _ended(self) -> dict[str, float]:
+        return {**self._former, **{p.process.uid: p.ended for p in self.pods.values() if p.ended is not None}}
+
+    def refuses(self, endpoint: str) -> bool:
+        """Whether no process listens there."""
+        pod = self.pods.get(endpoint.partition(":")[0])
+        process = self.endpoints.get(endpoint)
+        return process is None or not process.alive or pod is None or pod.process is not process
+
+    # -- faults --------------------------------------------------------------------------------------------
+
+    def strike(self) -> None:
+        """One fault, drawn."""
+        rng = self.kernel.rng
+        alive = sorted(name for name, pod in self.pods.items() if pod.ended is None)
+        name = rng.choice(alive) if alive else ""
+        kind = rng.choice(
+            [
+                "kill",
+                "kill",
+                "kill",
+                "coordinator",
+                "both",
+                "freeze",
+                "fail",
+                "away",
+                "cut",
+                "lossy",
+                "late",
+                "stuck",
+            ]
+            + ["wipe", "lease", "garbage"] * (rng.random() < 0.5)
+        )
+        coordinator = (
+            self.api.leases[self.lease].holder.partition("_")[0] if self.lease in self.api.leases else ""
+        )
+        targets = {"coordinator": [coordinator], "both": [coordinator, name]}.get(kind, [name])
+        targets = sorted({t for t in targets if t in alive})
+        if kind in ("kill", "coordinator", "both"):
+            for target in targets:
+                self._kill(target)
+        elif kind in ("freeze", "fail", "cut") and name:
+            self._hurt(kind, name)
+        elif kind in ("away", "lossy", "late"):
+            self._disturb_api(kind)
+        elif kind == "stuck" and self.api.watches:
+            rng.choice(list(self.api.watches)).break_off()
+        elif kind in ("wipe", "lease", "garbage"):
+            self._meddle(kind, name)
+
+    def _kill(self, name: str) -> None:
+        rng, pod = self.kernel.rng, self.pods[name]
+        how = rng.choice(["in place", "delete", "stays", "gone for good"])
+        slot, uid = pod.process.slot, pod.process.uid
+        self.end(name, delete=how in ("delete", "gone for good"))
+        if how == "in place":
+            self.kernel.after(self.kernel.between(1.0, 20.0), self._again, name, slot, uid)
+        elif how != "gone for good":
+            same_name = how == "delete" and rng.random() < 0.5
+            new = name if same_name else f"{name.rpartition('-')[0]}-{100 + self._made}"
+            self.kernel.after(self.kernel.between(2.5, 30.0), self._again, new, slot, "")
+
+    def _again(self, name: str, slot: int, uid: str) -> None:
+        if name in self.pods and self.pods[name].ended is None:
+            return
+        if name in self.pods:
+            former = self.pods[name]
+            if former.process.uid != uid and former.ended is not None:
+                self._former = {**self._former, former.process.uid: former.ended}
+        self.start(name, slot, uid)
+
+    def _hurt(self, kind: str, name: str) -> None:
+        kernel, process = self.kernel, self.pods[name].process
+        self.truth.disturb(name)
+        if kind == "fail":
+            process.fail()
+        elif kind == "freeze":
+            process.freeze()
+            kernel.after(kernel.between(1.0, 30.0), process.thaw)
+        else:
+            self.api.cut_off.add(process)
+            kernel.after(kernel.between(1.0, 30.0), self.api.cut_off.discard, process)
+        kernel.say(f"{kind:7} {name}")
+
+    def _disturb_api(self, kind: str) -> None:
+        kernel, api = self.kernel, self.api
+        before = {"away": False, "lossy": 0.0, "lag": 1.0}
+        attribute = {"away": "away", "lossy": "lossy", "late": "lag"}[kind]
+        setattr(api, attribute, {"away": True, "lossy": 0.3, "lag": 100.0}[attribute])
+        kernel.say(f"api     {kind}")
+        kernel.after(kernel.between(1.0, 40.0), setattr, api, attribute, before[attribute])
+
+    def _meddle(self, kind: str, name: str) -> None:
+        """A user deletes a Lease, or writes nonsense into one."""
+        self.kernel.say(f"{kind:7} {name}")
+        if kind == "wipe":
+            self.truth.wiped = self.kernel.now
+            self.api.delete(self.lease)
+        elif kind == "lease" and name:
+            self.truth.disturb(name)
+            if not self.pods_in_sight:
+                self.truth.excuse(name)
+            self.api.delete(name)
+        elif self.lease in self.api.leases:
+            target = self.kernel.rng.choice([self.lease, name])
+            self.truth.wiped = self.kernel.now
+            if target in self.api.leases:
+                self.truth.disturb(name)
+                self.api.apply(
+                    target, {self.kernel.rng.choice(["round", "state", "participant"]): '{"version":1'}
+                )
+
+    # -- the course ----------------------------------------------------------------------------------------
+
+    def play(self) -> History:
+        """Faults, then peace. Raises Violation."""
+        kernel, rng = self.kernel, self.kernel.rng
+        kernel.run(kernel.between(0.0, 30.0))
+        for _ in range(rng.randint(0, 8)):
+            self.strike()
+            kernel.run(kernel.between(0.0, 5.0) if rng.random() < 0.4 else kernel.between(5.0, 40.0))
+        self._make_peace()
+        kernel.run(PEACE_SECONDS)
+        self._judge_training()
+        if rng.random() < 0.5:
+            self.finishing = True
+            kernel.run(60.0)
+            self._judge_end()
+        return self
+
+    def _make_peace(self) -> None:
+        """No more faults; what stays of ended pods is deleted, as an admin would."""
+        self.kernel.say("peace")
+        self.api.away, self.api.lossy, self.api.lag = False, 0.0, 1.0
+        self.api.cut_off.clear()
+        for name, pod in list(self.pods.items()):
+            pod.process.thaw()
+            if pod.ended is not None and not pod.deleted:
+                self.remove(name)
+
+    def _knows(self, settled: Settled) -> bool:
+        """Whether a process that lives has seen this record, or a later one of its run."""
+        seen = [p.seat.newest for p in self._alive() if p.run.id == settled.run]
+        return any(one is not None and one.order >= settled.order for one in seen)
+
+    def _heard(self, one: Round) -> bool:
+        stored = self.api.leases.get(one.settled.state.members[0].name)
+        return stored is not None and one.settled.state.nonce in stored.annotations.get("report", "")
+
+    def _newest(self) -> Settled | None:
+        return self.truth.newest.get(self.run.id)
+
+    def _alive(self) -> list[Process]:
+        return [pod.process for pod in self.pods.values() if pod.ended is None and pod.process.alive]
+
+    def _judge_training(self) -> None:
+        alive, newest = self._alive(), self._newest()
+        if newest is None or newest.closed or len(alive) < newest.minimum:
+            return
+        training = [one for one in self.truth.rounds.values() if one.trains]
+        size = min(len(alive), newest.maximum)
+        if len(training) != 1 or training[0].size != size:
+            sizes = [(one.settled.state.number, one.size) for one in training]
+            raise Violation("I6", f"{len(alive)} live, {size} should train: {sizes}, {newest.message}")
+
+    def _judge_end(self) -> None:
+        newest = self._newest()
+        if newest is None or len(self._alive()) < newest.minimum:
+            return
+        if not newest.closed and any(one.trains for one in self.truth.rounds.values()):
+            raise Violation("end", f"all have succeeded, and the run is {newest.state.phase}")
+
+    def _check(self) -> None:
+        """Twice a second: P5, and processes that have ended by themselves."""
+        self.kernel.after(0.5, self._check)
+        now = self.kernel.now
+        for name, pod in list(self.pods.items()):
+            process = pod.process
+            if pod.ended is None and process.exit and process._peers.done:
+                pod.ended = now
+                process.die()
+                self.kernel.say(f"exit    {name}: {process.exit}")
+        self._judge_waiting()
+
+    def _judge_waiting(self) -> None:
+        """P5, while the API server answers."""
+        now = self.kernel.now
+        api = self.api
+        if api.away or api.lossy or api.cut_off or api.lag > 1 or any(p.frozen for p in self._alive()):
+            self._calm = now
+        newest = self._newest()
+        if now - self._calm < 20.0 or (newest is not None and newest.closed):
+            return
+        for process in self._alive():
+            if any(w.stuck for w in api.watches if w._host is process):
+                self._calm = now
+                return
+            since = max(process.waits_since or now, self.truth.lease_changed)
+            announced = process.core.announced
+            waits = (
+                announced is not None and announced.state == AnnouncedState.JOINING and process.waits_since
+            )
+            if waits and now - since > (HEARS_SECONDS if newest is None or not newest.state.active else 17.0):
+                raise Violation("P5", f"{process.name} has heard of no coordinator for {now - since:.1f} s")
+
+
+def play(seed: int) -> History:
+    """A history. Raises Violation."""
+    return History(seed).play()

@@ -1,0 +1,341 @@
+"""A simulated pod: its agent, the writer of its Lease, and the real ``Seat`` with what
+``elasticjob.coordination`` does around it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING
+
+from elasticjob.api.errors import ApiError, Conflict, NotFound
+from elasticjob.contract.fields import RecordError
+from elasticjob.contract.participant_record import ParticipantRecord
+from elasticjob.contract.reports import FailureReport, RoundReport
+from elasticjob.contract.round_record import RoundRecord
+from elasticjob.core.participant import AnnounceAgain, Enter, Membership, Participant, Stop
+from elasticjob.peers.round_lease import Done, Identity, Read, Rest, Step, TryPort, Write
+from elasticjob.peers.run import Run
+from elasticjob.peers.seat import Seat
+from elasticjob.peers.sight import Peer, Sight
+from tests.peers.api import Stored, Watch
+from tests.peers.truth import Round
+from tests.simulation.kernel import Host, Script
+
+if TYPE_CHECKING:
+    from tests.peers.history import History
+
+BEGAN = datetime(2026, 1, 1, tzinfo=timezone.utc)
+HEARTBEAT = 0.5
+
+
+@dataclass
+class Known:
+    """A Lease in a coordinator's list."""
+
+    stored: Stored
+    at: float
+    alive: bool = False
+
+
+class Process(Host):
+    """One agent in one pod. ``skew``: its wall clock is off by so many seconds."""
+
+    def __init__(self, history: History, run: Run, pod: str, uid: str, slot: int) -> None:
+        super().__init__(history.kernel, pod)
+        self.history, self.run, self.uid, self.slot = history, run, uid, slot
+        self.api, self.truth, rng = history.api, history.truth, history.kernel.rng
+        self.skew = rng.choice([0.0, 0.0, -3600.0, 86_400.0])
+        self.core = Participant(run.id)
+        self.seat = Seat(run, Identity(pod, uid), history.limits, rng.randint(0, 5))
+        self.place: tuple[Round, int] | None = None
+        self.exit = ""
+        self.waits_since: float | None = None
+        self._want: dict[str, str] = {"run": run.id, "slot": str(slot)}
+        self._dirty = False
+        self._known: dict[str, Known] | None = None
+        self._list: Watch | None = None
+        self._refused: dict[str, str] = {}
+        self._fails = False
+        self._watch = Watch(self.api, self, history.lease, self._seen)
+        self._writer = self.spawn(self._write_own())
+        self._agent = self.spawn(self._live())
+        self._peers = self.spawn(self._coordinate())
+
+    def die(self) -> None:
+        """kill -9."""
+        super().die()
+        self._watch.close()
+        if self._list is not None:
+            self._list.close()
+        if self.place is not None:
+            self.truth.leave(*self.place)
+
+    def fail(self) -> None:
+        """A worker fails."""
+        self._fails = True
+        self._agent.wake()
+
+    # -- the agent -----------------------------------------------------------------------------------------
+
+    def _say(self, **annotations: str) -> None:
+        self.seat.own.take(annotations, self.kernel.now)
+        self._want.update(annotations)
+        self._dirty = True
+        self._writer.wake()
+        self._peers.wake()
+
+    def _live(self) -> Script:
+        while True:
+            self._announce()
+            action = None
+            self.waits_since = self.kernel.now
+            while not isinstance(action, (Enter, Stop)):
+                action = self.core.take_action()
+                if isinstance(action, AnnounceAgain):
+                    self._announce()
+                elif not isinstance(action, (Enter, Stop)):
+                    yield 1.0
+            self.waits_since = None
+            if isinstance(action, Stop):
+                self.exit = "complete" if action.complete else "failed"
+                self.seat.end(self.kernel.now)
+                self._peers.wake()
+                return
+            yield from self._be_in(action.membership)
+            if self.exit:
+                return
+
+    def _announce(self) -> None:
+        endpoint = f"{self.name}:{1000 + next(self.history.ids)}"
+        self.history.endpoints[endpoint] = self
+        record = self.core.announce(f"{self.uid}-{next(self.history.ids)}", endpoint, True, 1)
+        self._say(participant=record.dump())
+
+    def _be_in(self, m: Membership) -> Script:
+        """One round, from the barrier to its end for this process."""
+        kernel, rank = self.kernel, m.group_rank
+        one = self.truth.enter(m.job_uid, m.number, m.nonce, rank, self)
+        self.place = (one, rank)
+        began = kernel.now
+        self._fails = False
+        while not self.core.end_reason() and not self._fails:
+            one.beats[rank] = kernel.now
+            if one.trains and self.history.finishing:
+                yield from self._finish(one, m)
+                if self.exit:
+                    return
+                break
+            self._report(one, m, began)
+            yield HEARTBEAT
+        self.truth.leave(one, rank)
+        self.place = None
+        if self._fails:
+            self._say(failure=FailureReport(m.number, rank, "a worker failed").dump())
+        yield kernel.between(0.01, 2.0)  # its workers stop
+
+    def _finish(self, one: Round, m: Membership) -> Script:
+        """Its workers have succeeded; it ends when all others have, too, or the round is over."""
+        record = self.core.succeeded()
+        assert record is not None
+        one.beats[m.group_rank] = float("inf")
+        self._say(participant=record.dump(), finished=m.nonce)
+        while not self.core.end_reason():
+            if all(beat == float("inf") for beat in one.beats.values()) and one.trains:
+                self.exit = "succeeded"
+                while self._dirty:
+                    yield 0.2
+                self.seat.end(self.kernel.now)
+                self._peers.wake()
+                return
+            yield HEARTBEAT
+
+    def _report(self, one: Round, m: Membership, began: float) -> None:
+        """What the leader says of the others, and each of the leader, as ``elasticjob.watch`` does."""
+        now, limits = self.kernel.now, m.limits
+        report = None
+        if m.group_rank == 0 and not one.established:
+            missing = tuple(rank for rank in range(one.size) if rank not in one.inside)
+            if missing and now - began > limits.establish_timeout:
+                report = RoundReport(m.nonce, unarrived_ranks=missing)
+        elif m.group_rank == 0:
+            silent = tuple(r for r in range(1, one.size) if self._lost(one, r, limits.heartbeat_timeout))
+            report = RoundReport(m.nonce, established=True, silent_ranks=silent)
+        elif self._lost(one, 0, limits.heartbeat_timeout):
+            refused = one.inside.get(0) is None
+            report = RoundReport(m.nonce, leader_lost=True, connection_refused=refused)
+        if report is not None and self._want.get("report") != report.dump():
+            self._say(report=report.dump())
+
+    def _lost(self, one: Round, rank: int, timeout: float) -> bool:
+        silent = self.kernel.now - one.beats.get(rank, one.published)
+        process = one.inside.get(rank)
+        return silent > (2.5 if process is None or not process.alive else timeout)
+
+    # -- its Lease -----------------------------------------------------------------------------------------
+
+    def _write_own(self) -> Script:
+        while True:
+            while not self._dirty:
+                renew = 2.0 if self.core.membership is None else 10.0
+                yield renew
+                self._dirty = True
+            want, self._dirty = dict(self._want), False
+            owners = frozenset({self.uid})
+            action = lambda: self.api.apply(self.name, want, holder=self.uid, owners=owners)  # noqa: B023, E731
+            try:
+                yield self.api.call(self, action)
+            except ApiError:
+                self._dirty = True
+                yield self.kernel.between(0.2, 1.0)
+
+    # -- the seat ------------------------------------------------------------------------------------------
+
+    def _seen(self, what: list[Stored] | Stored) -> None:
+        for stored in what if isinstance(what, list) else [what]:
+            if stored.deleted:
+                self.seat.hear_deleted(stored.as_round(), self.kernel.now)
+                continue
+            self.seat.hear(stored.as_round(), self.kernel.now)
+            try:
+                record = RoundRecord.parse(stored.annotations.get("round", ""))
+            except RecordError:
+                continue
+            if self.core.observe(record):
+                self._agent.wake()
+        self._peers.wake()
+
+    def _listed(self, what: list[Stored] | Stored) -> None:
+        now = self.kernel.now
+        if isinstance(what, list):
+            before = self._known or {}
+            self._known = {
+                s.name: before[s.name] if s.name in before and before[s.name].stored == s else Known(s, now)
+                for s in what
+            }
+        elif self._known is not None and what.deleted:
+            self._known.pop(what.name, None)
+        elif self._known is not None:
+            self._known[what.name] = Known(what, now, alive=True)
+        self._peers.wake()
+
+    def _coordinate(self) -> Script:
+        while True:
+            if self.seat.needs_sight and self._list is None:
+                self._list = Watch(self.api, self, "", self._listed)
+            elif not self.seat.needs_sight and self._list is not None:
+                self._list.close()
+                self._list = self._known = None
+            holder = self.seat.deputy_of if self.history.deputies else None
+            if holder is not None and self.history.pod_ended(holder.uid, self.kernel.now):
+                self.seat.hear_ended(holder.pod, holder.uid)
+            step = self.seat.step(self.kernel.now, self._sight())
+            if isinstance(step, Done):
+                self.exit = self.exit or "done"
+                return
+            yield from self._do(step)
+
+    def _do(self, step: Step) -> Script:
+        kernel, seat = self.kernel, self.seat
+        if isinstance(step, Rest):
+            for uid, endpoint in step.probes.items():
+                if self.history.refuses(endpoint):
+                    self._refused[uid] = endpoint
+                    step = Rest(min(step.seconds, 0.1))
+            yield step.seconds
+            return
+        try:
+            if isinstance(step, Write):
+                yield from self._write_round(step)
+            elif isinstance(step, Read):
+                answer = yield self.api.call(self, lambda: self.api.read(self.history.lease))
+                seat.hear(answer.as_round(), kernel.now)
+            elif isinstance(step, TryPort):
+                yield from self._try_port(step.pod)
+        except NotFound:
+            seat.hear_absent(kernel.now)
+        except Conflict:
+            seat.hear_conflict()
+        except ApiError:
+            seat.hear_nothing(kernel.now, kernel.between(0.3, 0.8))
+
+    def _write_round(self, step: Write) -> Script:
+        """As ``PeerSource._write``."""
+        if step.claim:
+            self.kernel.say(f"claim   {self.name}: {step.claim}")
+        fields = {
+            "holder": "" if step.release else str(self.seat.me),
+            "annotations": {
+                "round": step.settled.record(step.waiting).dump(),
+                "state": step.settled.rest().dump(),
+            },
+        }
+        name = self.history.lease
+        if step.version:
+            action = lambda: self.api.patch(name, step.version, **fields)  # noqa: E731
+        else:
+            action = lambda: self.api.create(name, **fields)  # noqa: E731
+        answer = yield self.api.call(self, action)
+        self.seat.hear_written(answer.as_round(), step, self.kernel.now)
+
+    def _try_port(self, pod: str) -> Script:
+        try:
+            stored = yield self.api.call(self, lambda: self.api.read(pod))
+            refuses = self.history.refuses(_endpoint(stored.annotations))
+        except NotFound:
+            refuses = True
+        self.seat.hear_port(pod, refuses, self.kernel.now)
+
+    def _sight(self) -> Sight | None:
+        if self._known is None:
+            return None
+        now = self.kernel.now
+        peers, others, unreadable = {}, {}, set()
+        for name, known in self._known.items():
+            a = known.stored.annotations
+            if "run" not in a:
+                continue
+            if a["run"] != self.run.id:
+                others[name] = known.stored.holder
+                continue
+            try:
+                peers[name] = _peer(known.stored, now - known.at)
+            except RecordError:
+                unreadable.add(name)
+        refused = {
+            p.key: "its port refuses" for p in peers.values() if self._refused.get(p.key) == p.record.endpoint
+        }
+        ended = self.history.ended_pods(now) if self.history.pods_in_sight else {}
+        replaced = self._known.get(self.seat.replaced)
+        suspected = replaced is not None and not replaced.alive and self.seat.replaced != self.name
+        wall = BEGAN + timedelta(seconds=now + self.skew)
+        return Sight(
+            peers,
+            wall,
+            f"{self.kernel.rng.getrandbits(40):010x}",
+            frozenset(unreadable),
+            {**refused, **ended},
+            self.history.live_pods(self.run, now) if self.history.pods_in_sight else None,
+            others,
+            frozenset({self.seat.replaced} if suspected else ()),
+            self.seat.round_age(now),
+        )
+
+
+def _endpoint(annotations: Mapping[str, str]) -> str:
+    try:
+        return ParticipantRecord.parse(annotations.get("participant", "")).endpoint
+    except RecordError:
+        return ""
+
+
+def _peer(stored: Stored, silent: float) -> Peer:
+    a = stored.annotations
+    report, unreadable = None, False
+    try:
+        report = RoundReport.parse(a["report"]) if "report" in a else None
+    except RecordError:
+        unreadable = True
+    failure = FailureReport.parse(a["failure"]) if "failure" in a else None
+    record = ParticipantRecord.parse(a.get("participant", ""))
+    return Peer(stored.name, stored.holder, record, int(a["slot"]), report, unreadable, failure, None, silent)

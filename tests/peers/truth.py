@@ -1,0 +1,167 @@
+"""What is really so: who lives, who is in which round, which rounds have trained. The oracle's rules are P1
+to P8 of docs/internals/peers.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from elasticjob.contract.fields import RecordError
+from elasticjob.peers.settled import Settled
+from tests.peers.api import Stored
+from tests.simulation.kernel import Kernel
+
+
+class Violation(AssertionError):
+    """A rule was broken. ``rule`` is its name."""
+
+    def __init__(self, rule: str, text: str) -> None:
+        super().__init__(f"{rule}: {text}")
+        self.rule = rule
+
+
+@dataclass
+class Round:
+    """A round that was published: ``inside`` are the processes that are in it now, by rank."""
+
+    settled: Settled
+    published: float
+    inside: dict[int, Any] = field(default_factory=dict)
+    beats: dict[int, float] = field(default_factory=dict)
+    established: bool = False
+    left: bool = False
+    """Whether one member has left it, by itself or by dying: from then on it trains no more."""
+    forgotten: bool = False
+    """The round Lease was deleted, and no process that lived had seen this round."""
+    disturbed: bool = False
+    """Whether something has happened to a member of it that may end it."""
+
+    @property
+    def size(self) -> int:
+        return len(self.settled.state.members)
+
+    @property
+    def trains(self) -> bool:
+        """Whether all members are in it."""
+        return self.established and not self.left
+
+
+class Truth:
+    """The oracle of one history. ``wipes`` are the times at which the round Lease was deleted by a user."""
+
+    def __init__(self, kernel: Kernel, lease: str) -> None:
+        self.kernel = kernel
+        self.lease = lease
+        self.rounds: dict[tuple[str, int, str], Round] = {}
+        self.newest: dict[str, Settled] = {}
+        self.knows: Callable[[Settled], bool] = lambda _settled: True
+        """Set by the history: whether a process that lives has seen this record."""
+        self.heard: Callable[[Round], bool] = lambda _one: True
+        """Set by the history: whether the leader's report that this round is established is stored."""
+        self.wiped = float("-inf")
+        self.lease_changed = 0.0
+        self.closed: dict[str, str] = {}
+
+    # -- writes of the round Lease -------------------------------------------------------------------------
+
+    def wrote(self, before: Stored | None, after: Stored) -> None:
+        """Judge a write."""
+        if after.name != self.lease:
+            return
+        self.lease_changed = self.kernel.now
+        new = self._parse(after)
+        if new is None:
+            return
+        old = self._parse(before) if before is not None else None
+        for one in self.rounds.values() if old is None else ():
+            one.forgotten = one.forgotten or not self.knows(one.settled)
+        r = new.state
+        by = after.holder or "none"
+        text = f"{new.run} {r.number} {r.phase} {r.cause} {[m.name for m in r.members]} by {by}"
+        self.kernel.say(f"record  {text}: {new.message[:80]}")
+        if old is not None and old.run != new.run:
+            self._replaces_run(old, new)
+        elif old is not None and new.order < old.order:
+            raise Violation("P2", f"the record went back from {old.order} to {new.order}")
+        elif old is not None and new.order == old.order and new.state.nonce != old.state.nonce:
+            raise Violation("P2", f"round {r.number} was published twice")
+        self._judge_end(old, new)
+        if r.active and (new.run, r.number, r.nonce) not in self.rounds:
+            self._published(new)
+        if new.closed:
+            self.closed[new.run] = new.outcome
+        if new.run not in self.newest or new.order >= self.newest[new.run].order:
+            self.newest[new.run] = new
+
+    def _published(self, new: Settled) -> None:
+        r = new.state
+        if not new.minimum <= len(r.members) <= new.maximum:
+            raise Violation("bounds", f"round {r.number} has {len(r.members)} members")
+        known = {m.id for one in self.rounds.values() if not one.forgotten for m in one.settled.state.members}
+        if known & {m.id for m in r.members}:
+            raise Violation("I4", f"round {r.number} has an id that was used before")
+        training = [one for one in self.rounds.values() if one.trains]
+        for one in training:
+            raise Violation(
+                "P3", f"round {r.number} was published while round {one.settled.state.number} trains"
+            )
+        self.rounds[new.run, r.number, r.nonce] = Round(new, self.kernel.now)
+
+    def _judge_end(self, old: Settled | None, new: Settled) -> None:
+        """P4: a round that trains ends only for something that has happened."""
+        if old is None or not old.state.active or (new.run, new.order) == (old.run, old.order):
+            return
+        one = self.rounds.get((old.run, old.state.number, old.state.nonce))
+        if one is None or not one.trains or new.state.cause == "ScaledUp" or new.closed:
+            return
+        if not self.heard(one):
+            return  # it trains, and its leader could not say so
+        if not one.disturbed and self.kernel.now - self.wiped > 60.0:
+            raise Violation("P4", f"round {old.state.number} was ended for {new.state.cause}: {new.message}")
+
+    def _replaces_run(self, old: Settled, new: Settled) -> None:
+        """P8: no run's record is taken while it trains."""
+        one = self.rounds.get((old.run, old.state.number, old.state.nonce))
+        if not old.closed and one is not None and one.trains:
+            raise Violation("P8", f"run {new.run} has replaced run {old.run}, which trains")
+
+    def _parse(self, stored: Stored) -> Settled | None:
+        try:
+            return Settled.parse(stored.annotations.get("round", ""), stored.annotations.get("state", ""))
+        except RecordError:
+            return None
+
+    # -- what processes do ---------------------------------------------------------------------------------
+
+    def enter(self, run: str, number: int, nonce: str, rank: int, process: Any) -> Round:
+        """A process arrives at the leader of its round."""
+        one = self.rounds[run, number, nonce]
+        one.inside[rank] = process
+        one.beats[rank] = self.kernel.now
+        if len(one.inside) == one.size and not one.established and not one.left:
+            one.established = True
+            self.kernel.say(f"trains  round {number}")
+            for other in self.rounds.values():
+                if other is not one and other.trains:
+                    raise Violation("P3", f"rounds {other.settled.state.number} and {number} train at once")
+                later = other.settled.run == run and other.settled.state.number >= number
+                if other is not one and other.established and later and not other.forgotten:
+                    raise Violation("P2", f"round {number} trains after round {other.settled.state.number}")
+        return one
+
+    def leave(self, one: Round, rank: int) -> None:
+        """A process leaves its round, or dies."""
+        one.inside.pop(rank, None)
+        one.left = True
+
+    def disturb(self, name: str) -> None:
+        """Something has happened to the process in this pod that may end its round."""
+        for one in self.rounds.values():
+            if any(m.name == name for m in one.settled.state.members):
+                one.disturbed = True
+
+    def excuse(self, name: str) -> None:
+        """A user has deleted the Lease of this pod, where pods are not in sight: that counts as its end."""
+        for one in self.rounds.values():
+            one.left = one.left or any(m.name == name for m in one.settled.state.members)

@@ -1,0 +1,65 @@
+"""Whether the rounds are an operator's or the pods' own, and what a run takes from its settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import urllib3
+
+from elasticjob.agent.peer_mode import choose_rounds, own_address
+from elasticjob.agent.settings import Settings, SettingsError, read_settings
+from elasticjob.api.connection import Connection
+
+
+def api_server(status: int) -> Connection:
+    """One that answers this to whether it has ElasticJobs."""
+
+    class Pool(urllib3.PoolManager):
+        def request(self, *_: Any, **__: Any) -> urllib3.BaseHTTPResponse:
+            return urllib3.HTTPResponse(b"{}", status=status)
+
+    return Connection("https://127.0.0.1:6443", Pool(), dict)
+
+
+def settings(**config: str) -> Settings:
+    return read_settings("default/mnist", config, None)
+
+
+@pytest.mark.parametrize(
+    ("status", "config", "rounds"),
+    [
+        (404, {}, "peers"),
+        (200, {}, "operator"),
+        (503, {}, "operator"),
+        (404, {"rounds": "operator"}, "operator"),
+        (200, {"rounds": "peers"}, "peers"),
+    ],
+)
+def test_the_pods_form_their_rounds_where_no_elasticjob_can_be(
+    status: int, config: dict[str, str], rounds: str
+) -> None:
+    assert choose_rounds(settings(**config), api_server(status)).rounds == rounds
+
+
+def test_a_pod_that_an_operator_has_made_asks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ELASTICJOB_JOB_UID", "1-2-3")
+    assert choose_rounds(settings(), api_server(404)).rounds == "operator"
+
+
+def test_the_last_call_of_an_elasticjob_is_not_an_agents_to_choose() -> None:
+    assert choose_rounds(settings(last_call_timeout="7"), api_server(404)).last_call_timeout == 7
+    with pytest.raises(SettingsError, match="last_call_timeout is for rounds=peers"):
+        choose_rounds(settings(last_call_timeout="7"), api_server(200))
+
+
+def test_a_value_of_rounds_that_is_none_of_two_is_refused() -> None:
+    with pytest.raises(SettingsError, match="rounds is 'mine', expected peers or operator"):
+        settings(rounds="mine")
+
+
+def test_the_address_of_a_pod_is_the_one_at_which_it_reaches_the_api_server() -> None:
+    assert own_address("https://127.0.0.1:6443") == "127.0.0.1"
+    assert own_address("https://[::1]:6443") in ("::1", "")
+    with pytest.raises(SettingsError, match="set --local-addr"):
+        own_address("https://nowhere.invalid:6443")

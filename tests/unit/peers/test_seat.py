@@ -1,0 +1,206 @@
+"""What a participant does next, for what it has heard: first, deposed, behind, at a loss, at the end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timezone
+
+from elasticjob.contract.participant_record import ParticipantRecord
+from elasticjob.contract.reports import RoundReport
+from elasticjob.peers.round_lease import Done, Identity, Read, Rest, RoundLease, Step, TryPort, Write
+from elasticjob.peers.run import Run
+from elasticjob.peers.seat import CLOSE_SECONDS, Seat
+from elasticjob.peers.settled import Settled
+from elasticjob.peers.sight import Sight
+from tests.unit.peers.table import RUN, Table
+
+ME, OTHER = Identity("pod-0", "uid-pod-0-1"), Identity("pod-1", "uid-pod-1-2")
+NOTHING = Sight({}, datetime(2026, 1, 1, tzinfo=timezone.utc), "nonce")
+
+
+def seat_of(me: Identity = ME, run: Run = RUN) -> Seat:
+    return Seat(run, me, Table().settled.limits)
+
+
+def lease(settled: Settled, version: int, holder: Identity | None = OTHER) -> RoundLease:
+    return RoundLease(
+        str(version), str(holder or ""), settled.record().dump(), settled.rest().dump(), transitions=version
+    )
+
+
+def trained() -> Settled:
+    """Round 1 of pod-0, pod-1 and pod-2."""
+    table = Table()
+    table.train("pod-0", "pod-1", "pod-2")
+    return table.settled
+
+
+def write_of(step: Step) -> Write:
+    assert isinstance(step, Write), step
+    return step
+
+
+def follower(settled: Settled) -> Seat:
+    """One that has seen this, held by the other."""
+    seat = seat_of()
+    seat.hear(lease(settled, 10), 100.0)
+    return seat
+
+
+def announce(seat: Seat, now: float) -> None:
+    """Its agent waits for a round."""
+    record = ParticipantRecord("id-9", "Joining", "10.0.0.9:1", seen_job_uid=RUN.id, seen_round=1)
+    seat.own.take({"participant": record.dump()}, now)
+
+
+def test_the_first_makes_the_round_lease_and_the_second_reads_it() -> None:
+    first, second = seat_of(), seat_of(OTHER)
+    made = write_of(first.step(0.0, None))
+    assert (made.version, made.settled.order) == ("", (0, 2))
+    first.hear_written(lease(made.settled, 1, ME), made, 0.0)
+    assert first.coordinates
+    write_of(second.step(0.0, None))
+    second.hear_conflict()
+    assert isinstance(second.step(0.0, None), Read)
+    second.hear(lease(made.settled, 1, ME), 0.1)
+    assert not second.coordinates
+    assert isinstance(second.step(0.2, None), Rest)
+
+
+def test_each_write_carries_the_version_that_it_was_decided_on() -> None:
+    """P1. What was seen late changes nothing."""
+    settled = trained()
+    seat = seat_of()
+    seat.hear(lease(settled, 10, ME), 100.0)
+    seat.hear(lease(settled, 9, OTHER), 100.1)
+    broken = write_of(seat.step(101.0, NOTHING))
+    assert (broken.version, broken.settled.state.cause) == ("10", "PodLost")
+
+
+def test_a_deposed_coordinator_reads_and_follows() -> None:
+    settled = trained()
+    seat = seat_of()
+    seat.hear(lease(settled, 10, ME), 100.0)
+    write_of(seat.step(101.0, NOTHING))
+    seat.hear_conflict()
+    assert isinstance(seat.step(101.0, NOTHING), Read)
+    seat.hear(lease(settled, 11, OTHER), 101.1)
+    assert not seat.needs_sight
+    assert isinstance(seat.step(101.1, NOTHING), Rest)
+
+
+def test_a_request_without_an_answer_may_have_been_carried_out() -> None:
+    seat = seat_of()
+    seat.hear(lease(trained(), 10, ME), 100.0)
+    write_of(seat.step(101.0, NOTHING))
+    seat.hear_nothing(101.0, pause=0.5)
+    assert isinstance(seat.step(101.1, NOTHING), Rest)
+    assert isinstance(seat.step(101.5, NOTHING), Read)
+
+
+def test_a_lease_that_was_set_back_is_set_forward() -> None:
+    """P2: one that knew nothing has made it again."""
+    settled = trained()
+    seat = follower(settled)
+    seat.hear(lease(Table().settled, 12), 101.0)
+    restored = write_of(seat.step(102.0, None))
+    assert (restored.version, restored.settled) == ("12", settled)
+
+
+def test_a_deletion_that_was_seen_is_undone_and_one_that_was_not_waits() -> None:
+    settled = trained()
+    broken = replace(settled, state=replace(settled.state, phase="Broken"))
+    seen, missed = follower(broken), follower(broken)
+    seen.hear_deleted(lease(broken, 11), 101.0)
+    assert isinstance(seen.step(101.1, None), Rest)
+    assert write_of(seen.step(102.0, None)).settled == broken
+    missed.hear_absent(101.0)
+    assert isinstance(missed.step(106.0, None), Rest)
+    again = write_of(missed.step(109.0, None))
+    assert (again.settled.state.number, again.settled.unsure) == (2, True)
+
+
+def test_a_lease_of_which_half_can_be_read_begins_after_its_round() -> None:
+    """P2, P7: all that live announce themselves again before a round is formed."""
+    settled = trained()
+    for record, state in (("{", settled.rest().dump()), (settled.record().dump(), "{")):
+        seat = seat_of()
+        seat.hear(RoundLease("10", str(OTHER), record, state), 100.0)
+        assert seat.unreadable
+        announce(seat, 100.0)
+        claimed = write_of(seat.step(107.0, None))
+        assert (claimed.settled.state.number, claimed.settled.unsure) == (2, True)
+
+
+def test_two_that_cannot_reach_each_other_do_not_take_turns_for_ever() -> None:
+    settled = trained()
+    seat = follower(settled)
+    report = RoundReport(settled.state.nonce, established=True, silent_ranks=(1,))
+    seat.own.take({"report": report.dump()}, 101.0)
+    assert write_of(seat.step(101.2, None)).claim
+    seat.hear(lease(settled, 11, ME), 101.3)
+    seat.hear(lease(settled, 12, OTHER), 101.4)
+    assert isinstance(seat.step(101.8, None), Rest)
+
+
+def test_the_port_of_a_coordinator_that_does_not_answer_is_tried_first() -> None:
+    seat = follower(trained())
+    announce(seat, 100.0)
+    assert isinstance(seat.step(100.5, None), Rest)
+    assert seat.step(101.1, None) == TryPort("pod-1")
+    seat.hear_port("pod-1", refuses=False, now=101.2)
+    assert isinstance(seat.step(101.3, None), Rest)
+    seat.hear_port("pod-1", refuses=True, now=102.3)
+    assert "refuses" in write_of(seat.step(102.4, None)).claim
+
+
+def test_another_run_of_this_name_is_followed_when_it_is_over_or_its_members_are_gone() -> None:
+    """P8."""
+    settled = trained()
+    newer = Run(RUN.name, "run-2", 1, 2)
+    seat = seat_of(Identity("pod-9", "uid-9"), newer)
+    seat.hear(lease(settled, 10), 100.0)
+    assert seat.needs_sight
+    there = replace(NOTHING, others={m.name: m.key for m in settled.state.members})
+    for sight in (None, there):
+        assert isinstance(seat.step(200.0, sight), Rest)
+    taken = write_of(seat.step(200.0, NOTHING))
+    assert (taken.version, taken.settled.run, taken.settled.state.number) == ("10", "run-2", 0)
+    closed = replace(settled, state=replace(settled.state, phase="Closed"))
+    seat.hear(lease(closed, 11), 201.0)
+    assert not seat.needs_sight
+    assert write_of(seat.step(202.0, None)).settled.run == "run-2"
+
+
+def test_a_coordinator_that_ends_leaves_its_place_to_the_others() -> None:
+    settled = trained()
+    seat = seat_of()
+    seat.hear(lease(settled, 10, ME), 100.0)
+    seat.end(101.0)
+    left = write_of(seat.step(101.0, NOTHING))
+    assert left.release
+    seat.hear_written(lease(settled, 11, None), left, 101.1)
+    assert isinstance(seat.step(101.1, NOTHING), Done)
+
+
+def test_one_that_has_succeeded_waits_for_the_others_but_not_for_ever() -> None:
+    table = Table()
+    table.train("pod-0", "pod-1", "pod-2")
+    table.succeed("pod-0")
+    seat = seat_of()
+    seat.hear(lease(table.settled, 10, ME), 100.0)
+    seat.own.take({"finished": table.nonce}, 100.0)
+    seat.end(101.0)
+    sight = replace(NOTHING, peers=table.peers)
+    assert isinstance(seat.step(101.0, sight), Rest)
+    assert write_of(seat.step(101.1 + CLOSE_SECONDS, sight)).release
+    table.succeed("pod-1", "pod-2")
+    assert write_of(seat.step(102.0, replace(NOTHING, peers=table.peers))).settled.outcome == "Complete"
+
+
+def test_one_that_stops_on_a_signal_coordinates_no_longer() -> None:
+    seat = seat_of()
+    seat.hear(lease(trained(), 10, ME), 100.0)
+    leaving = ParticipantRecord("id-1", "Leaving")
+    seat.own.take({"participant": leaving.dump()}, 101.0)
+    assert write_of(seat.step(101.0, NOTHING)).release

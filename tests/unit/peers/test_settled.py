@@ -1,0 +1,134 @@
+"""The two annotations of a round Lease: what is written is read again, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elasticjob.contract.fields import MAX_ID, RecordError
+from elasticjob.contract.round_record import MAX_ROUND_BYTES
+from elasticjob.peers.records import MAX_NAME, MAX_STATE_BYTES, PeerRecord, RunState
+from elasticjob.peers.run import MAX_PEERS
+from elasticjob.peers.settled import Settled, made_again
+from elasticjob.rounds.reports import MAX_REPORTS
+from elasticjob.rounds.state import Member, RoundState, UnreachableReport
+from tests.unit.peers.table import BEGAN, Table
+
+
+def written(settled: Settled) -> tuple[str, str]:
+    return settled.record("waiting").dump(), settled.rest().dump()
+
+
+def trained() -> Settled:
+    table = Table()
+    table.train("pod-0", "pod-1", "pod-2")
+    return table.settled
+
+
+def test_a_run_is_read_as_it_was_written() -> None:
+    for settled in (Table().settled, trained(), replace(trained(), unsure=True, early_ends=3, best_step=7)):
+        assert Settled.parse(*written(settled)) == settled
+
+
+def test_the_largest_run_fits_into_a_lease() -> None:
+    """128 members with the longest names, all of whom were reported (I13)."""
+    members = tuple(
+        Member(f"{rank:032}", f"{rank:0{MAX_NAME}}", f"{rank:0{MAX_ID}}", rank, "Unreachable")
+        for rank in range(MAX_PEERS)
+    )
+    names = tuple(m.name for m in members)
+    state = RoundState(
+        2**40,
+        "Active",
+        "n" * 32,
+        members,
+        "LeaderUnreachable",
+        BEGAN,
+        BEGAN,
+        unarrived=names,
+        ineligible_leaders=names,
+        unreachable_reports=tuple(UnreachableReport(n, BEGAN) for n in names[:MAX_REPORTS]),
+    )
+    settled = Settled("r" * MAX_ID, 1, MAX_PEERS, state=state, endpoint="10.0.0.1:1", message="m" * 2000)
+    record, rest = written(settled)
+    assert len(record) < MAX_ROUND_BYTES
+    assert len(rest) < MAX_STATE_BYTES
+    assert Settled.parse(record, rest) == settled
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"nonce": "another"}, "of another round than the record"),
+        ({"round": 9}, "of another round than the record"),
+        ({"members": []}, "not those of the record"),
+        ({"members": [["a"]]}, "not a list of at most 128 rows of 4 words"),
+        ({"members": [["i", "n", "k", 1]] * 3}, "not a list of at most 128 rows"),
+        ({"members": "all"}, "not a list of at most 128 rows"),
+        ({"start": "yesterday"}, "expected a time with its zone"),
+        ({"start": "2026-01-01T00:00:00"}, "expected a time with its zone"),
+        ({"unreachableReports": [["a", "2026-01-01T00:00:00"]]}, "expected a time with its zone"),
+        ({"minimum": 3, "maximum": 2}, "minimum is greater than maximum"),
+        ({"maximum": 129}, "expected a whole number from 1 to 128"),
+        ({"earlyEnds": -1}, "expected a whole number"),
+    ],
+)
+def test_a_state_that_no_coordinator_writes_is_refused(changes: dict[str, Any], sentence: str) -> None:
+    record, rest = written(trained())
+    with pytest.raises(RecordError, match=sentence):
+        Settled.parse(record, json.dumps({**json.loads(rest), **changes}))
+
+
+def test_a_phase_of_an_operator_is_refused() -> None:
+    record, rest = written(trained())
+    with pytest.raises(RecordError, match="phase 'Draining' is not one of a run"):
+        Settled.parse(record.replace('"Active"', '"Draining"'), rest)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+KEYS = (
+    *json.loads(trained().rest().dump()),
+    *("unarrived", "ineligibleLeaders", "unreachableReports", "unsure", "start", "established"),
+)
+
+
+@given(st.dictionaries(st.sampled_from(KEYS), JSON), st.text(max_size=40))
+def test_anything_may_stand_in_the_annotations(changes: dict[str, Any], text: str) -> None:
+    """P7: RecordError is all that may come of it."""
+    record, rest = written(trained())
+    for first, second in (
+        (record, json.dumps({**json.loads(rest), **changes})),
+        (record, text),
+        (text, rest),
+        (json.dumps({**json.loads(record), **changes}), rest),
+    ):
+        for parse in (
+            lambda a, b: Settled.parse(a, b),
+            lambda _, b: PeerRecord.parse(b),
+            lambda _, b: RunState.parse(b),
+        ):
+            try:
+                parse(first, second)
+            except RecordError:
+                continue
+
+
+def test_a_lease_that_is_made_again_goes_on() -> None:
+    active, closed = trained(), replace(trained(), state=replace(trained().state, phase="Closed"))
+    broken = replace(active, state=replace(active.state, phase="Broken"))
+    for last in (active, closed):
+        assert made_again(last, sure=True) == made_again(last, sure=False) == last
+    assert made_again(broken, sure=True) == broken
+    again = made_again(broken, sure=False)
+    assert again.unsure
+    assert (again.state.number, again.state.members) == (2, ())
+    assert again.order > broken.order
