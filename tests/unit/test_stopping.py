@@ -107,6 +107,14 @@ def end_of(folder: Path, then: str, run: str = "main()") -> tuple[int | None, st
     return code, said.partition("\n")[2].strip()
 
 
+TRACED = """
+def debugger(frame, event, found):
+    return debugger
+sys.settrace(debugger)
+sys._getframe().f_trace = debugger
+"""
+
+
 @pytest.mark.parametrize(
     ("then", "run", "code"),
     [
@@ -119,6 +127,7 @@ def end_of(folder: Path, then: str, run: str = "main()") -> tuple[int | None, st
         ("sys.exit(3)", "try:\n  main()\nfinally:\n  print('cleaned up')", 3),
         *(("return", "main()", None), ("return 0", "sys.exit(main())", None), ("sys.exit()", "main()", None)),
         ("return", "raise SystemExit(main())", None),
+        *(("sys.exit(3)", f"{TRACED}main()", 3), ("return", f"{TRACED}main()", None)),
         ("sys.exit(3)", "try:\n  main()\nexcept SystemExit:\n  pass", None),
         ("sys.exit(3)", "try:\n  main()\nexcept SystemExit:\n  sys.exit(0)", None),
     ],

@@ -15,19 +15,23 @@ from typing import Any
 
 
 class ScriptEnd:
-    """Watches from now on how the script ends. If a debugger traces, or outside of the main thread, it knows
-    only exceptions that Python reports."""
+    """Watches from now on how the script ends, beside a debugger that is written in Python. If another one
+    traces (coverage's in C), or outside of the main thread, it knows only exceptions that Python reports."""
 
     def __init__(self) -> None:
         self._raised: BaseException | None = None
         self._code: object = None
-        if threading.current_thread() is not threading.main_thread() or sys.gettrace() is not None:
+        self._debugger: Any = None
+        if threading.current_thread() is not threading.main_thread():
             return
         frame = sys._getframe()
         while frame.f_back is not None:
             frame = frame.f_back
-        frame.f_trace, frame.f_trace_lines = self._trace, False
-        sys.settrace(lambda *_: None)
+        self._debugger = frame.f_trace
+        frame.f_trace = self._trace
+        if sys.gettrace() is None:
+            frame.f_trace_lines = False
+            sys.settrace(lambda *_: None)
 
     def is_good(self) -> bool:
         """Whether the script ends with 0; call it at its exit."""
@@ -40,6 +44,8 @@ class ScriptEnd:
             self._raised = found[1]
         elif event == "return" and isinstance(self._raised, SystemExit) and not _returns(frame):
             self._code = self._raised.code
+        if self._debugger is not None:
+            self._debugger = self._debugger(frame, event, found) or self._debugger
         return self._trace
 
 
