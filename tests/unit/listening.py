@@ -15,7 +15,7 @@ def nothing(*_: object) -> None: ...
 @dataclass(frozen=True)
 class Listening:
     lost: Callable[[Mapping[int, Loss]], None] = nothing
-    looked: Callable[[], None] = nothing
     progressed: Callable[[ProgressReport, bool], None] = nothing
     judged: Callable[[RoundReport], None] = nothing
     verify_source: Callable[[float], None] = nothing
+    looked: Callable[[], None] = nothing
