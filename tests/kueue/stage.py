@@ -26,7 +26,9 @@ class Stage:
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self.cluster = cluster
         self.namespace = namespace
-        self._cohort = f"cohort-{namespace}"
+        self._suffix = namespace.rpartition("-")[2]
+        """Random: in the names of all that is the cluster's."""
+        self._cohort = f"cohort-{self._suffix}"
 
     def make(self, kind: str, name: str, spec: Mapping[str, Any], **meta: Any) -> None:
         """Create an object of Kueue's."""
@@ -35,13 +37,13 @@ class Stage:
 
     def flavor(self, labels: Mapping[str, str] | None = None) -> str:
         """A kind of node of this namespace's own."""
-        name = f"flavor-{self.namespace}"
+        name = f"flavor-{self._suffix}"
         self.make("ResourceFlavor", name, {"nodeLabels": dict(labels or {})})
         return name
 
     def priority_class(self, value: int) -> str:
         """A WorkloadPriorityClass of this namespace's own."""
-        name = f"class-{value}-{self.namespace}"
+        name = f"class-{value}-{self._suffix}"
         body = {
             "apiVersion": API_VERSION,
             "kind": "WorkloadPriorityClass",
@@ -66,7 +68,7 @@ class Stage:
 
     def cluster_queue(self, name: str) -> str:
         """The name of the ClusterQueue of a queue."""
-        return f"{self.namespace}-{name}"
+        return f"{name}-{self._suffix}"
 
     def used(self, name: str) -> int:
         """Of how many pods the quota of a queue is used, by Kueue's own count."""
@@ -112,7 +114,7 @@ class Stage:
             self.withdraw(raw["metadata"]["name"])
         for kind in ("clusterqueue", "resourceflavor", "workloadpriorityclass"):
             found = json.loads(self.cluster.kubectl("get", kind, "-o", "json").stdout)["items"]
-            names = [one["metadata"]["name"] for one in found if self.namespace in one["metadata"]["name"]]
+            names = [one["metadata"]["name"] for one in found if self._suffix in one["metadata"]["name"]]
             if names:
                 self.cluster.kubectl("delete", kind, *names, "--timeout=60s")
 

@@ -219,7 +219,7 @@ def test_scaled_down_by_a_part_of_an_extra_that_part_is_given_back(stage: Stage,
 
 
 def test_a_job_whose_class_is_not_there_says_so(stage: Stage, played: PlayedJob) -> None:
-    name = f"later-{stage.namespace}"
+    name = "not-there"
     played.labels = labels("a", name)
     apply(stage, played)
     assert f'"{name}" not found' in played.says("its Workloads in the queue cannot be written")
