@@ -267,7 +267,7 @@ class History:
         alive, newest = self._alive(), self._newest()
         if newest is None or newest.closed or len(alive) < newest.minimum:
             return
-        training = [one for one in self.truth.rounds.values() if one.trains]
+        training = [one for one in self.truth.rounds.values() if one.whole]
         size = min(len(alive), newest.maximum)
         if len(training) != 1 or training[0].size != size:
             sizes = [(one.settled.state.number, one.size) for one in training]
@@ -277,7 +277,7 @@ class History:
         newest = self._newest()
         if newest is None or len(self._alive()) < newest.minimum:
             return
-        if not newest.closed and any(one.trains for one in self.truth.rounds.values()):
+        if not newest.closed and any(one.whole for one in self.truth.rounds.values()):
             raise Violation("end", f"all have succeeded, and the run is {newest.state.phase}")
 
     def _check(self) -> None:

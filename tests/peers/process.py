@@ -121,7 +121,7 @@ class Process(Host):
         self._fails = False
         while not self.core.end_reason() and not self._fails:
             one.beats[rank] = kernel.now
-            if one.trains and self.history.finishing:
+            if one.whole and self.history.finishing:
                 yield from self._finish(one, m)
                 if self.exit:
                     return
@@ -141,7 +141,7 @@ class Process(Host):
         one.beats[m.group_rank] = float("inf")
         self._say(participant=record.dump(), finished=m.nonce)
         while not self.core.end_reason():
-            if all(beat == float("inf") for beat in one.beats.values()) and one.trains:
+            if all(beat == float("inf") for beat in one.beats.values()) and one.whole:
                 self.exit = "succeeded"
                 while self._dirty:
                     yield 0.2

@@ -42,8 +42,13 @@ class Round:
         return len(self.settled.state.members)
 
     @property
-    def trains(self) -> bool:
+    def whole(self) -> bool:
         """Whether all members are in it."""
+        return self.established and len(self.inside) == self.size
+
+    @property
+    def trains(self) -> bool:
+        """Whether it must not be replaced."""
         return self.established and not self.left
 
 
