@@ -7,12 +7,16 @@ own: neither rendezvous nor workers wait for it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import secrets
 import threading
+import time
 from collections.abc import Callable
+
+from torch.distributed import TCPStore
 
 from elasticjob.agent.settings import Settings
 from elasticjob.contract.endpoint import format_endpoint, parse_endpoint
@@ -24,6 +28,7 @@ from elasticjob.memory.service import Service
 from elasticjob.rounds.causes import Cause
 from elasticjob.store.connect import connect
 from elasticjob.store.connection import KeyValueStore, StoreConnection
+from elasticjob.store.errors import CannotConnect, Unreachable
 from elasticjob.warm.container_memory import read_memory
 from elasticjob.warm.interpreter_count import KEEP_FREE, SIZE, Memory
 from elasticjob.warm.workers import WarmWorkers
@@ -36,6 +41,7 @@ MEMBER_KEY = "elasticjob/memory/"
 """With a group rank: where that member takes pieces, and where it runs."""
 PLAN_KEY = "elasticjob/memory/plan"
 """The token and the shift."""
+TRIES, RETRY_SECONDS = 5, 0.5
 
 
 class AgentMemory:
@@ -77,18 +83,28 @@ class AgentMemory:
         service, key = self._service, self.where.rpartition(":")[2]
         if service is None:
             return
-        connection = StoreConnection(lambda: connect(m.leader_endpoint), m.prefix, self._changed)
+
+        def alone(error: Exception) -> None:
+            """Training goes on without copies."""
+            level = logging.DEBUG if connection.closed else logging.WARNING
+            logger.log(level, "round %d: its memory checkpoints have no copies: %s", m.number, error)
+            service.keeper.meet(key, Members(secrets.token_hex(16), ""))
+
+        def opened() -> TCPStore:
+            try:
+                return _connected(m.leader_endpoint)
+            except Exception as error:
+                alone(error)
+                raise
 
         def work(store: KeyValueStore) -> None:
             try:
-                members = self._met(store, connection, m, service.port)
-            except Exception as error:  # noqa: BLE001  # training goes on without copies
-                logger.warning("round %d: its memory checkpoints have no copies: %s", m.number, error)
-                members = Members(secrets.token_hex(16), "")
-            service.keeper.meet(key, members)
+                service.keeper.meet(key, self._met(store, connection, m, service.port))
+            except Exception as error:  # noqa: BLE001
+                alone(error)
             connection.close()
 
-        self._meeting = connection
+        connection = self._meeting = StoreConnection(opened, m.prefix, self._changed)
         connection.submit(work)
 
     def leave(self) -> None:
@@ -172,6 +188,15 @@ class AgentMemory:
             )
             self._service.keeper.let_go()
         self._killed = kills
+
+
+def _connected(endpoint: str) -> TCPStore:
+    """Connect to the leader's store, which has just answered. Raises CannotConnect or Unreachable."""
+    for _ in range(TRIES):
+        with contextlib.suppress(CannotConnect, Unreachable):
+            return connect(endpoint)
+        time.sleep(RETRY_SECONDS)
+    return connect(endpoint)
 
 
 def too_little(memory: Memory | None, size: int, spare: int) -> str:

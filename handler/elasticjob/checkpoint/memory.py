@@ -76,6 +76,8 @@ class MemoryTier:
         self._folder = f"{zlib.crc32(path.encode()):08x}"
         self._path = path
         self._planner = PlannedOnce()
+        self._undivided: SavePlan | None = None
+        """The plan of a save that was skipped, if that state was not like the one before."""
         self._final: SavePlan | None = None
         self._metadata: Metadata | None = None
         self._buffers: dict[int, torch.Tensor] = {}
@@ -137,10 +139,14 @@ class MemoryTier:
         """This rank's plan. A rank that cannot plan must not leave the others alone in a collective."""
         try:
             self._planner.set_up_planner(dict(state), is_coordinator=self._ranks.rank == 0)
-            return self._planner.create_local_plan()
+            plan = self._planner.create_local_plan()
         except Exception as error:  # noqa: BLE001  # a save to the storage raises it
             self._problem = f"its state cannot be saved: {error}"
             return SavePlan([])
+        if self._undivided is None or not is_as_before(plan):
+            self._undivided = None if is_as_before(plan) else plan
+            return plan
+        return self._undivided
 
     def _state_of_last(self) -> tuple[str, bool, bool]:
         """Why this rank can save no more, and whether its copy of the save before has ended, and well."""
@@ -161,6 +167,7 @@ class MemoryTier:
             return divided
 
         self._final = self._planner.finish_plan(self._ranks.divided(plan, divide))
+        self._undivided = None
 
     def _write(self, step: int) -> None:
         """Write this rank's piece and hand it over. If that fails, all ranks hear of it at the next save."""

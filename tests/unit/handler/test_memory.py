@@ -192,6 +192,24 @@ def test_an_oom_before_the_first_round_counts_too() -> None:
         memory.close()
 
 
+def test_an_agent_that_cannot_meet_the_others_holds_what_its_workers_save(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No member listens at port 1. A worker that is killed can be resumed from it all the same."""
+    monkeypatch.setattr("elasticjob.agent.memory.RETRY_SECONDS", 0)
+    memory = alone()
+    try:
+        memory.begin(member(1))
+        memory.meet(member(1))
+        worker, name = Agent(memory.where), PieceName("uid", "f", Save(1, 1, 7, 1), 0)
+        save(worker, name)
+        assert copied(worker, name) == ""
+        assert [held.name for held in worker.inventory().held] == [name]
+        assert "its memory checkpoints have no copies: 127.0.0.1:1" in caplog.text
+    finally:
+        memory.close()
+
+
 def test_a_tenth_of_the_container_s_memory_stays_free() -> None:
     memory = Memory(limit=1000 << 20, available=300 << 20)
     assert too_little(None, 1 << 40, 0) == ""

@@ -1,0 +1,182 @@
+"""``Checkpoints`` of one rank with its agent's memory: what is saved, skipped and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from elasticjob.checkpoint import Checkpoints
+from elasticjob.contract.names import MEMORY_AGENT_ENV, PROGRESS_DIR_ENV, ROUND_ENV
+from elasticjob.worker.resumed import Source, read_resumed
+from tests.unit.memory.agents import Pod, begin, text
+
+
+@pytest.fixture
+def pod() -> Iterator[Pod]:
+    made = Pod(limit=64 << 20)
+    yield made
+    made.close()
+
+
+class Job:
+    """A job of one rank."""
+
+    def __init__(self, folder: Path, pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.pod, self.patch = folder, pod, monkeypatch
+        monkeypatch.setenv(PROGRESS_DIR_ENV, str(folder))
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "A")
+
+    def open(self, number: int, *, met: bool = True) -> Checkpoints:
+        """The workers of the next round begin."""
+        if met:
+            begin(number, self.pod)
+        else:
+            self.pod.enter(number)
+        self.patch.setenv(ROUND_ENV, str(number))
+        self.patch.setenv(MEMORY_AGENT_ENV, self.pod.where)
+        return Checkpoints(self.folder / "run", every=100, memory_every=1)
+
+
+@pytest.fixture
+def job(tmp_path: Path, pod: Pod, monkeypatch: pytest.MonkeyPatch) -> Job:
+    return Job(tmp_path, pod, monkeypatch)
+
+
+def state(step: int, tensors: int = 3) -> dict[str, Any]:
+    return {"step": step, **{f"tensor{n}": torch.full((50,), float(step)) for n in range(tensors)}}
+
+
+def await_copies(checkpoints: Checkpoints) -> None:
+    assert checkpoints._memory is not None
+    checkpoints._memory.await_copies(30)
+
+
+def test_a_state_that_has_grown_while_a_save_was_skipped_is_saved_as_a_whole(job: Job) -> None:
+    """The plan of the skipped save was never divided: the next one must not be taken for one like before."""
+    checkpoints = job.open(1, met=False)
+    checkpoints.save(1, state(1))
+    checkpoints.save(2, state(2, tensors=5))
+    job.pod.meet("token")
+    await_copies(checkpoints)
+    checkpoints.save(3, state(3, tensors=5))
+    assert checkpoints._memory is not None
+    assert (checkpoints._memory.saved, checkpoints._memory.skipped) == (2, 1)
+    checkpoints.close()
+
+    found = state(0, tensors=5)
+    with job.open(2) as later:
+        assert later.resume(found) == 3
+    assert all(found[f"tensor{n}"].eq(3).all() for n in range(5))
+
+
+def test_a_state_that_shrinks_and_grows_is_loaded_as_it_was_saved_last(job: Job) -> None:
+    with job.open(1) as checkpoints:
+        for step, tensors in enumerate((3, 5, 2, 2, 4), start=1):
+            checkpoints.save(step, state(step, tensors))
+            await_copies(checkpoints)
+    found = state(0, tensors=4)
+    with job.open(2) as later:
+        assert later.resume(found) == 5
+    assert [float(found[f"tensor{n}"][0]) for n in range(4)] == [5.0] * 4
+    said = read_resumed(str(job.folder))
+    assert said is not None
+    assert (said.step, said.source, said.pieces_from_peers) == (5, Source.MEMORY, 0)
+
+
+def test_tensors_of_all_kinds_come_back(job: Job) -> None:
+    kinds: dict[str, Any] = {
+        "scalar": torch.tensor(3.5, dtype=torch.float64),
+        "empty": torch.empty(0, 4),
+        "flags": torch.tensor([True, False, True]),
+        "half": torch.ones(7, dtype=torch.bfloat16),
+        "whole": torch.arange(5, dtype=torch.int8),
+        "turned": torch.arange(12.0).reshape(3, 4).t(),
+        "text": "déjà vu",
+        "nested": {"list": [1, 2.5, None]},
+    }
+    with job.open(1) as checkpoints:
+        checkpoints.save(1, kinds)
+        await_copies(checkpoints)
+    found: dict[str, Any] = dict.fromkeys(kinds)
+    found |= {key: torch.zeros_like(v) for key, v in kinds.items() if isinstance(v, torch.Tensor)}
+    found["nested"] = {"list": [0, 0.0, 0]}
+    with job.open(2) as later:
+        assert later.resume(found) == 1
+    for key, value in kinds.items():
+        assert torch.equal(found[key], value) if isinstance(value, torch.Tensor) else found[key] == value
+
+
+def test_a_step_is_saved_once_in_a_round(job: Job) -> None:
+    """Pieces of one name are equal, wherever they are."""
+    with job.open(1) as checkpoints:
+        for _ in range(2):
+            checkpoints.save(1, state(1))
+            await_copies(checkpoints)
+        assert checkpoints._memory is not None
+        assert checkpoints._memory.saved == 1
+
+
+def test_what_was_resumed_from_memory_can_be_saved_to_the_folder(job: Job) -> None:
+    with job.open(1) as checkpoints:
+        checkpoints.save(7, state(7))
+        await_copies(checkpoints)
+    with job.open(2) as later:
+        found = state(0)
+        assert later.resume(found) == 7
+        later.save(7, found, now=True)
+    assert [path.parent.name[-8:] for path in (job.folder / "run").glob("*/complete.json")] == ["00000007"]
+
+
+def test_a_former_round_s_pieces_stay_until_this_one_has_a_complete_save(job: Job, pod: Pod) -> None:
+    def held() -> list[str]:
+        return sorted(text(name) for name in pod.keeper._shelf.names())
+
+    with job.open(1) as checkpoints:
+        for step in (1, 2, 3):
+            checkpoints.save(step, state(step))
+            await_copies(checkpoints)
+    assert held() == ["1.2.0", "1.3.0"]
+    with job.open(2) as later:
+        later.resume(state(0))
+        assert held() == ["1.3.0"]
+        later.save(4, state(4))
+        await_copies(later)
+        assert held() == ["1.3.0", "2.4.0"]
+        later.save(5, state(5))
+        assert held() == ["2.4.0", "2.5.0"]
+
+
+def test_a_second_folder_of_a_script_has_no_memory(job: Job, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="elasticjob.checkpoint")
+    with job.open(1), Checkpoints(job.folder / "other", every=2, memory_every=1) as other:
+        assert other._memory is None
+    assert "another Checkpoints of this script has it" in caplog.text
+
+
+def test_an_agent_that_goes_away_leaves_the_folder(job: Job, caplog: pytest.LogCaptureFixture) -> None:
+    with job.open(1) as checkpoints:
+        checkpoints.save(1, state(1))
+        job.pod.service.close()
+        for step in (2, 3):
+            checkpoints.save(step, state(step))
+        checkpoints.save(4, state(4), now=True)
+    assert "no more memory checkpoints in this round: rank 0: torchrun does not answer" in caplog.text
+    assert list((job.folder / "run").glob("*-s00000004/complete.json"))
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_a_planned_change_saves_to_the_folder_unless_all_pods_stay(
+    job: Job, pod: Pod, monkeypatch: pytest.MonkeyPatch, stays: bool
+) -> None:
+    with job.open(1) as checkpoints:
+        checkpoints.save(1, state(1))
+        if stays:
+            pod.keeper.all_stay(1)
+        monkeypatch.setattr("elasticjob.worker.stopping.is_stopping", lambda: True)
+        checkpoints.save(2, state(2))
+    assert bool(list((job.folder / "run").glob("*-s00000002/complete.json"))) is not stays
+    assert "1.2.0" in pod.held()
