@@ -37,8 +37,8 @@ def test_an_upgrade_forgets_no_new_value(document: Path) -> None:
 
 @pytest.mark.parametrize("document", READ, ids=lambda document: str(document.relative_to(ROOT)))
 def test_a_page_that_mentions_kueue_leads_to_its_page(document: Path) -> None:
-    page = document.read_text()
-    if re.search(r"\bKueue\b", page) and document.name != "kueue.md":
+    page, ours = document.read_text(), "devcluster" not in document.parts
+    if ours and re.search(r"\bKueue\b", page) and document.name != "kueue.md":
         assert "kueue.md" in page or "kueue.enabled" in page
 
 

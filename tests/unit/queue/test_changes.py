@@ -129,6 +129,7 @@ def test_the_base_is_cleared_after_its_extras_were_deleted() -> None:
     assert wanted(left, pods=0)[-1] == ("Clear", "base")
     assert wanted((evicted(base()),), pods=1) == [], "a pod still ends"
     assert wanted((evicted(base()),), pods=0) == [("Clear", "base")]
+    assert wanted((evicted(base(count=2)), extra(0, 4)), pods=3) == [], "not before an extra that stays"
 
 
 def test_extras_go_as_the_pods_of_a_stopped_job_end() -> None:
