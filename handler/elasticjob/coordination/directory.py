@@ -53,7 +53,7 @@ class Directory:
         self._api.stop()
 
     def list_again(self) -> None:
-        """Give the watch up: until the objects are listed anew they are not known."""
+        """Give the watch up: until the objects are listed again they are not known."""
         with self._lock:
             self._objects = None
         self._asked = time.monotonic()

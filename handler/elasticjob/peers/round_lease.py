@@ -66,7 +66,7 @@ class Read:
 
 @dataclass(frozen=True)
 class ListAgain:
-    """List the participants' Leases anew before one is judged by what was not heard: the watch may hang."""
+    """List the participants' Leases again before one is judged by what was not heard: the watch may hang."""
 
 
 @dataclass(frozen=True)
