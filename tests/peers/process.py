@@ -14,7 +14,7 @@ from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob.contract.reports import FailureReport, RoundReport
 from elasticjob.contract.round_record import RoundRecord
 from elasticjob.core.participant import AnnounceAgain, Enter, Membership, Participant, Stop
-from elasticjob.peers.round_lease import Done, Identity, Read, Rest, Step, TryPort, Write
+from elasticjob.peers.round_lease import Done, Identity, ListAgain, Read, Rest, Step, TryPort, Write
 from elasticjob.peers.run import Run
 from elasticjob.peers.seat import Seat
 from elasticjob.peers.sight import Peer, Sight
@@ -250,6 +250,11 @@ class Process(Host):
             elif isinstance(step, Read):
                 answer = yield self.api.call(self, lambda: self.api.read(self.history.lease))
                 seat.hear(answer.as_round(), kernel.now)
+            elif isinstance(step, ListAgain):
+                if self._list is not None:
+                    self._list.close()
+                self._known = None
+                self._list = Watch(self.api, self, "", self._listed)
             elif isinstance(step, TryPort):
                 yield from self._try_port(step.pod)
         except NotFound:

@@ -22,6 +22,7 @@ FOUND = {
     112: "two that could not reach each other took the place of coordinator from each other for ever",
     140: "one whose Lease was deleted by hand was waited for although it had announced itself again",
     415: "a Lease that a user deleted was the proof that its pod had ended, although the pod was seen",
+    1810: "a watch that hung was the proof that a leader had not reported its round established",
     934: "a round Lease of which half could be read was begun again below its number",
 }
 

@@ -18,6 +18,8 @@ from elasticjob.core.pauses import exponential
 logger = logging.getLogger(__name__)
 
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.2, 5.0
+ASK_SECONDS = 2.0
+"""After how long without a list a watch is given up once more."""
 Follow = Callable[[HttpListApi], Iterator[list[Mapping[str, Any]] | Change | None]]
 
 
@@ -39,6 +41,7 @@ class Directory:
         self._lock = threading.Lock()
         self._objects: dict[str, Seen] | None = None
         self._deleted: dict[str, str] = {}
+        self._asked = 0.0
         self._stopped = threading.Event()
         self.auth_errors = AuthErrors()
         self.last_error = ""
@@ -49,10 +52,22 @@ class Directory:
         self._stopped.set()
         self._api.stop()
 
+    def list_again(self) -> None:
+        """Give the watch up: until the objects are listed again they are not known."""
+        with self._lock:
+            self._objects = None
+        self._asked = time.monotonic()
+        self._api.reopen_watch()
+
     def objects(self) -> dict[str, Seen] | None:
         """The objects by name; None while they are not known, or there is a gap in the watch."""
         with self._lock:
-            return None if self._objects is None else dict(self._objects)
+            if self._objects is not None:
+                return dict(self._objects)
+        if self._asked and time.monotonic() - self._asked > ASK_SECONDS:
+            self._asked = time.monotonic()  # there was no watch yet that could have been given up
+            self._api.reopen_watch()
+        return None
 
     def deleted(self) -> dict[str, str]:
         """The names, by UID, of those that were deleted while this was watched."""
@@ -95,13 +110,15 @@ class Directory:
         with self._lock:
             if isinstance(item, list):
                 before = self._objects or {}
+                self._asked = 0.0
                 self._objects = {
                     _name(body): before[_name(body)] if _same(before, body) else Seen(body, now)
                     for body in item
                 }
                 return
             name = _name(item.body)
-            assert self._objects is not None
+            if self._objects is None:
+                raise ApiError("the watch was given up")
             if item.deleted:
                 self._objects.pop(name, None)
                 self._deleted[str(item.body["metadata"].get("uid", ""))] = name

@@ -26,7 +26,7 @@ from elasticjob.coordination.ports import Ports, refusing
 from elasticjob.coordination.reading import LeaseReader, read_round, round_body
 from elasticjob.leases.round_source import LeaseRoundSource
 from elasticjob.peers.records import PeerRecord
-from elasticjob.peers.round_lease import Done, Identity, Read, Rest, Step, TryPort, Write
+from elasticjob.peers.round_lease import Done, Identity, ListAgain, Read, Rest, Step, TryPort, Write
 from elasticjob.peers.run import PEER_ANNOTATION, RUN_LABEL, Run, round_lease
 from elasticjob.peers.seat import CLOSE_SECONDS, Seat
 from elasticjob.peers.sight import Sight
@@ -208,6 +208,9 @@ class PeerSource:
                 self._write(step)
             elif isinstance(step, Read):
                 self._read()
+            elif isinstance(step, ListAgain):
+                if self._leases is not None:
+                    self._leases.list_again()
             elif isinstance(step, TryPort):
                 self._try_port(step.pod)
         except ApiError as error:

@@ -37,6 +37,8 @@ class Decision:
 
     settled: Settled
     waiting: str = ""
+    unheard: frozenset[str] = frozenset()
+    """Names of members that were judged by what has not been heard of them: a watch may hang (P4)."""
     probes: Mapping[str, str] = field(default_factory=dict)
     """Endpoints of participants that are waited for, by their pods' UIDs: one that refuses connections is
     gone."""
@@ -50,13 +52,15 @@ def look(settled: Settled, sight: Sight, waits: Waits) -> Decision:
     view = RoundView(settled.state, settled.limits, waits, sight.wall, hear, present=sight.peers)
     view.set_members({m.id: _seen(m, view.state.number, sight) for m in view.state.members})
     if view.state.active:
-        return Decision(_watch(settled, view, sight))
+        after = _watch(settled, view, sight)
+        return Decision(after, unheard=frozenset(view.judged_unheard))
     formed = form_round(settled, view, sight)
+    unheard = frozenset(view.judged_unheard)
     if formed.failed:
-        return Decision(_closed(settled, view, Outcome.FAILED, formed.failed))
+        return Decision(_closed(settled, view, Outcome.FAILED, formed.failed), unheard=unheard)
     if formed.chosen is not None:
-        return Decision(formed.chosen)
-    return Decision(replace(settled, state=view.state), formed.waiting, formed.probes)
+        return Decision(formed.chosen, unheard=unheard)
+    return Decision(replace(settled, state=view.state), formed.waiting, unheard, formed.probes)
 
 
 def _hear(settled: Settled, sight: Sight, member: Member) -> Heard | None:

@@ -65,6 +65,11 @@ class Read:
 
 
 @dataclass(frozen=True)
+class ListAgain:
+    """List the participants' Leases again before one is judged by what was not heard: the watch may hang."""
+
+
+@dataclass(frozen=True)
 class TryPort:
     """Find out whether the port of the agent in this pod refuses connections."""
 
@@ -85,4 +90,4 @@ class Done:
     """There will be nothing more to do."""
 
 
-Step = Write | Read | TryPort | Rest | Done
+Step = Write | Read | ListAgain | TryPort | Rest | Done

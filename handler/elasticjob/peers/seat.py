@@ -15,7 +15,17 @@ from elasticjob.contract.participant_record import AnnouncedState
 from elasticjob.peers.election import ORDER_SECONDS, PROBE_AFTER_SECONDS, Standing, next_claim, next_probe
 from elasticjob.peers.own import OwnWords, demands
 from elasticjob.peers.plan import Decision, look
-from elasticjob.peers.round_lease import Done, Identity, Read, Rest, RoundLease, Step, TryPort, Write
+from elasticjob.peers.round_lease import (
+    Done,
+    Identity,
+    ListAgain,
+    Read,
+    Rest,
+    RoundLease,
+    Step,
+    TryPort,
+    Write,
+)
 from elasticjob.peers.run import Run
 from elasticjob.peers.settled import FORMING_RENEW, RUNNING_RENEW, Settled, begun_after, made_again, number_of
 from elasticjob.peers.sight import Sight
@@ -63,6 +73,7 @@ class Seat:
         self._began: Mapping[WaitKey, float] = {}
         self._renewed = 0.0
         self._explained = False
+        self._confirmed: frozenset[str] = frozenset()
         self._reread = False
         self._not_before = 0.0
         self._ending: float | None = None
@@ -278,7 +289,12 @@ class Seat:
             return Rest(LONGEST_REST)
         waits = Waits(self._began, now)
         decision = look(settled, sight, waits)
-        self._began, self._current = waits.began, decision.settled
+        self._began = waits.began
+        if decision.unheard - self._confirmed:
+            self._confirmed = decision.unheard
+            return ListAgain()
+        self._confirmed = decision.unheard
+        self._current = decision.settled
         published = self.settled
         renew = float(RUNNING_RENEW if decision.settled.state.active else FORMING_RENEW)
         renew = UNEXPLAINED_SECONDS if decision.waiting and not self._explained else renew

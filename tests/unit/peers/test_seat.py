@@ -7,7 +7,17 @@ from datetime import datetime, timezone
 
 from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob.contract.reports import RoundReport
-from elasticjob.peers.round_lease import Done, Identity, Read, Rest, RoundLease, Step, TryPort, Write
+from elasticjob.peers.round_lease import (
+    Done,
+    Identity,
+    ListAgain,
+    Read,
+    Rest,
+    RoundLease,
+    Step,
+    TryPort,
+    Write,
+)
 from elasticjob.peers.run import Run
 from elasticjob.peers.seat import CLOSE_SECONDS, Seat
 from elasticjob.peers.settled import Settled
@@ -45,6 +55,11 @@ def follower(settled: Settled) -> Seat:
     seat = seat_of()
     seat.hear(lease(settled, 10), 100.0)
     return seat
+
+
+def must_see(seat: Seat) -> bool:
+    """Whether it has to see the others now."""
+    return seat.needs_sight
 
 
 def announce(seat: Seat, now: float) -> None:
@@ -160,8 +175,7 @@ def test_another_run_of_this_name_is_followed_when_it_is_over_or_its_members_are
     newer = Run(RUN.name, "run-2", 1, 2)
     seat = seat_of(Identity("pod-9", "uid-9"), newer)
     seat.hear(lease(settled, 10), 100.0)
-    before = seat.needs_sight
-    assert before
+    assert must_see(seat)
     there = replace(NOTHING, others={m.name: m.key for m in settled.state.members})
     for sight in (None, there):
         assert isinstance(seat.step(200.0, sight), Rest)
@@ -169,8 +183,22 @@ def test_another_run_of_this_name_is_followed_when_it_is_over_or_its_members_are
     assert (taken.version, taken.settled.run, taken.settled.state.number) == ("10", "run-2", 0)
     closed = replace(settled, state=replace(settled.state, phase="Closed"))
     seat.hear(lease(closed, 11), 201.0)
-    assert not seat.needs_sight
+    assert not must_see(seat)
     assert write_of(seat.step(202.0, None)).settled.run == "run-2"
+
+
+def test_none_is_judged_by_what_was_not_heard_before_the_leases_are_listed_anew() -> None:
+    """P4: the watch may hang."""
+    table = Table()
+    table.join("pod-0", "pod-1", "pod-2")
+    table.look()
+    seat = seat_of()
+    seat.hear(lease(table.settled, 10, ME), 100.0)
+    sight = replace(NOTHING, peers=dict(table.peers))
+    assert isinstance(seat.step(100.0, sight), Rest)
+    late = 101.0 + 2 * table.settled.limits.establish_timeout
+    assert isinstance(seat.step(late, sight), ListAgain)
+    assert write_of(seat.step(late, sight)).settled.state.cause == "LeaderUnreachable"
 
 
 def test_a_coordinator_that_ends_leaves_its_place_to_the_others() -> None:
