@@ -255,7 +255,8 @@ class History:
 
     def _heard(self, one: Round) -> bool:
         stored = self.api.leases.get(one.settled.state.members[0].name)
-        return stored is not None and one.settled.state.nonce in stored.annotations.get("report", "")
+        report = stored.annotations.get("report", "") if stored is not None else ""
+        return one.settled.state.nonce in report and '"established":true' in report
 
     def _newest(self) -> Settled | None:
         return self.truth.newest.get(self.run.id)
