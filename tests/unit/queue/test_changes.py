@@ -214,6 +214,12 @@ def test_each_extra_is_ready_by_its_own_pods() -> None:
     assert wanted(ready, joined=8) == [("SetReady", "x1"), ("SetReady", "x2")]
 
 
+def test_an_extra_that_is_given_back_is_not_said_to_be_ready() -> None:
+    """The Workload is gone when the second write comes."""
+    ready = (base(ready=True), extra(0, 1))
+    assert wanted(ready, job(replicas=4), joined=5, pods=4) == [("Release", "x0")]
+
+
 def test_an_extra_that_leaves_is_not_ready() -> None:
     ready = (base(ready=True), evicted(extra(0, 1)), *(replace(one, ready=True) for one in WHOLE[2:]))
     assert wanted(ready, pods=8, joined=8) == []
