@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from devcluster.wait import wait_for
 from elasticjob.contract.names import PROGRESS_DIR_ENV
 from elasticjob.memory.pieces import PieceName
 from tests.e2e.checkpoint_moments import MEMORY_MOMENTS
@@ -196,6 +197,33 @@ def test_where_everything_in_memory_is_damaged_the_folder_is_used(job: Job) -> N
     assert steps(outcomes) == {4}
     assert job.resumed()["from"] == "Storage"
     assert len([line for line in outcomes[0]["log"] if line.startswith("passed over what is in memory")]) == 2
+
+
+def test_a_save_to_the_folder_that_takes_long_holds_up_no_save_to_memory(job: Job, tmp_path: Path) -> None:
+    """Both use collectives: on one process group those of the two threads would meet each other's."""
+    pods = job.make(2)
+    begin(1, *pods)
+    agents, held = tuple(pod.where for pod in pods), tmp_path / "held"
+    with job.run.round(2, 1, 7, every=4, agents=agents, hold=("check", 4, str(held))) as going:
+        wait_for(held.exists, 60, "the save to the folder is not held")
+        wait_for(
+            lambda: all(any(name.save.step == 7 for name in pod.keeper._shelf.names()) for pod in pods),
+            60,
+            "step 7 is not in memory",
+        )
+        held.unlink()
+        outcomes = going.outcomes()
+    assert [outcome["saved"] for outcome in outcomes] == [7, 7]
+    assert job.run.names() == ["r000001-s00000004"]
+
+
+def test_a_round_that_has_resumed_from_memory_keeps_no_more_in_the_folder_than_others(job: Job) -> None:
+    """Each of these rounds saves to the folder once."""
+    pods = job.make(2)
+    for number in range(1, 5):
+        outcomes = job.train(number, pods, 2 * number + 1, every=2)
+        assert steps(outcomes) == {0 if number == 1 else 2 * number - 1}
+    assert job.run.names() == ["r000003-s00000006", "r000004-s00000008"]
 
 
 @pytest.mark.parametrize("moment", MEMORY_MOMENTS)

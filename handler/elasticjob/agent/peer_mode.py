@@ -40,6 +40,11 @@ _INDEX = re.compile(r"-([0-9]{1,8})$")
 def choose_rounds(settings: Settings, connection: Connection) -> Settings:
     """The settings with ``rounds``: those of an operator, unless the user has chosen the pods' own or the API
     server has no ElasticJobs. Raises SettingsError."""
+    if settings.job_uid and settings.rounds == PEERS:
+        raise SettingsError(
+            "--rdzv-conf: rounds=peers is for pods without an operator, and an operator has made this one: "
+            "remove it from the command, or from PET_RDZV_CONF"
+        )
     rounds = settings.rounds or (OPERATOR if settings.job_uid else _found(settings, connection))
     if rounds == OPERATOR and settings.last_call_timeout is not None:
         raise SettingsError(

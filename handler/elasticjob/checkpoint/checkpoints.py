@@ -114,7 +114,8 @@ class Checkpoints:
         try:
             self._token = self._ranks.agreed(partial(self._begin, int(number) if number else None))
             if memory_every is not None:
-                self._memory = open_memory(self._ranks, self._token, self._path)
+                # A group of its own: a save to the folder uses the other one in a thread meanwhile.
+                self._memory = open_memory(Ranks(timeout), self._token, self._path)
         except BaseException:
             self._end(gives_up=False)
             raise
@@ -149,7 +150,7 @@ class Checkpoints:
         damaged: dict[Name, str] = {}
         for one in _newest_first(in_memory, stored):
             if isinstance(one, Candidate):
-                loaded = self._load_from_memory(state, one)
+                loaded = self._load_from_memory(state, one, damaged)
             else:
                 loaded = self._load_from_folder(state, *one, damaged)
             if loaded is not None:
@@ -162,14 +163,18 @@ class Checkpoints:
             )
         return _Loaded(0, Source.NOTHING)
 
-    def _load_from_memory(self, state: dict[str, Any], candidate: Candidate) -> _Loaded | None:
-        """None if a piece cannot be read: another checkpoint is tried, as if this one had never been."""
+    def _load_from_memory(
+        self, state: dict[str, Any], candidate: Candidate, damaged: Mapping[Name, str]
+    ) -> _Loaded | None:
+        """None if a piece cannot be read: another checkpoint is tried, as if this one had never been.
+        ``damaged``: newer ones of the folder, which no longer count."""
         assert self._memory is not None
         save = candidate.save
         found = self._memory.load(state, candidate, Planner(self._weights_only))
         if isinstance(found, str):
             self._say(logging.WARNING, f"passed over what is in memory of {save}: {found}")
             return None
+        self._ranks.agreed(partial(self._directory.forget, frozenset(damaged)))
         # It may be saved to the folder yet, where it is not.
         self._last_step = save.step - 1
         self._say(
@@ -393,6 +398,8 @@ class Checkpoints:
     def _complete(self, name: Name, files: Mapping[str, File]) -> None:
         """Complete a save; called on rank 0 when all ranks have written."""
         self._directory.complete(name, Marker(files, self._ranks.size))
+        if self._memory is not None and self._good is None:
+            self._directory.thin(name)  # this round has read none of the folder, and may save no other
 
 
 def _check_settings(path: object, every: int, memory_every: int | None, keep: int, timeout: float) -> None:

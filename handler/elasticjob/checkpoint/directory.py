@@ -6,10 +6,11 @@ All I/O is that of a ``Storage``, so that tests can stop, fail and interleave it
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 
 from elasticjob.checkpoint import ownership, records, retention, selection
@@ -145,12 +146,15 @@ class Directory:
                 "over: save a later step"
             )
         self._doomed.discard(name)
-        try:
+        with self._said_if_not_removed():
             self._clear()
             if good is not None:
                 self._thin(good)
-        except OSError as error:
-            log.warning(f"{self._path}: what is not kept could not be removed: {error}")
+
+    def thin(self, good: Name) -> None:
+        """Remove what is beyond ``keep``. ``good``: as of ``make_room``."""
+        with self._said_if_not_removed():
+            self._thin(good)
 
     def complete(self, name: Name, marker: Marker) -> None:
         """Complete a save, when all ranks have written. When this returns, the checkpoint counts.
@@ -258,6 +262,13 @@ class Directory:
         for file in self._storage.names(self._path):
             if file.startswith(f"{RESERVE}.") and file.endswith(".tmp"):
                 self._storage.remove(self._storage.join(self._path, file))
+
+    @contextlib.contextmanager
+    def _said_if_not_removed(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            log.warning(f"{self._path}: what is not kept could not be removed: {error}")
 
     def _thin(self, good: Name) -> None:
         """Remove what is beyond ``keep``."""

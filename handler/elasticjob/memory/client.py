@@ -93,6 +93,7 @@ class Agent:
             wire.send(self._sock, {"what": what, **fields}, descriptors)
             answer, received = wire.receive_with_descriptors(self._sock)
         except (OSError, ValueError) as error:
+            self._sock.close()  # an answer that comes later must not be taken for that of the next request
             raise AgentError(f"torchrun does not answer: {error}") from error
         try:
             return _granted(answer), received

@@ -324,14 +324,19 @@ class Keeper:
     def next_copy(self) -> Copy | None:
         """Wait for a piece that is to be copied. None: the agent ends."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or (self._waiting and self._round.members))
-            if self._closed:
-                return None
-            piece = self._waiting.pop(0)
-            kept = (
-                name for name, one in self._shelf.pieces.items() if one.own and _same_rank(name, piece.name)
-            )
-            return Copy(self._round, piece, os.dup(piece.descriptor), tuple(kept), self._complete)
+            while True:
+                self._changed.wait_for(lambda: self._closed or (self._waiting and self._round.members))
+                if self._closed:
+                    return None
+                piece = self._waiting.pop(0)
+                try:
+                    descriptor = os.dup(piece.descriptor)
+                    break
+                except OSError as error:
+                    self.copied(piece, None, f"{piece.name} was not copied: {error}")
+            own = [name for name, one in self._shelf.pieces.items() if one.own]
+            kept = tuple(name for name in own if _same_rank(name, piece.name))
+            return Copy(self._round, piece, descriptor, kept, self._complete)
 
     def copied(self, piece: Piece, crc32: int | None, why: str) -> None:
         """The copy has ended; ``why`` it failed, "" if it has not."""

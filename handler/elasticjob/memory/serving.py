@@ -64,7 +64,15 @@ class Listener:
                 continue
             with self._lock:
                 self._open.add(sock)
-            threading.Thread(target=self._one, args=(sock,), name="elasticjob-memory", daemon=True).start()
+            thread = threading.Thread(target=self._one, args=(sock,), name="elasticjob-memory", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                logger.warning("a connection for pieces is refused: %s", error)
+                with self._lock:
+                    self._open.discard(sock)
+                sock.close()
+                time.sleep(RETRY_SECONDS)
 
     def _one(self, sock: socket.socket) -> None:
         try:

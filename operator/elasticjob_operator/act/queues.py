@@ -16,13 +16,16 @@ from elasticjob_operator.act.job_state import JobState, QueueState, Spawn
 from elasticjob_operator.act.workloads import FLAVORS, WORKLOADS, WorkloadWriter
 from elasticjob_operator.observe.client import Api
 from elasticjob_operator.observe.cluster_cache import ClusterCache
-from elasticjob_operator.observe.packed_template import PackedTemplate
+from elasticjob_operator.observe.packed_template import PackedTemplate, TemplateTooLarge
 from elasticjob_operator.plan.queue import placement
 from elasticjob_operator.plan.queue.changes import Create, Use, changes
 from elasticjob_operator.plan.queue.grants import grant, granted, is_queued, unseen
 from elasticjob_operator.plan.queue.workloads import Workload, base_of
 from elasticjob_operator.plan.state.model import CreatePod, Event, Job, Plan
 from elasticjob_operator.plan.state.status import JobStatus
+
+_UNSEEN_SECONDS = 10.0
+"""After how long a job whose Workloads cannot be seen is looked at again."""
 
 
 class Queues:
@@ -55,17 +58,23 @@ class Queues:
             return job
         base, given = base_of(workloads), grant(job, workloads, _refused(state))
         if base is None or not base.live:
-            state.queue.flavors = {}
+            state.queue.flavors, state.queue.template = {}, (None, None)
             return granted(job, given)
         if any(name not in state.queue.flavors for name in base.flavors):
             return granted(job, replace(given, placed=False))
-        return granted(job, given, _template(job, base, state.queue))
+        try:
+            return granted(job, given, _template(job, base, state.queue))
+        except TemplateTooLarge as error:
+            why = f"with what queue {base.queue} adds for its nodes, {error}"
+            return granted(job, replace(given, placed=False, sentence=why))
 
     async def write(self, job: Job, plan: Plan, state: JobState) -> float | None:
         """Write the job's Workloads. ``job`` is as its user wants it. Returns after how many seconds one that
         failed is due. Raises Stale."""
         workloads = self._cache.workloads_of(job) if self.on else None
-        if workloads is None or not is_queued(job, workloads):
+        if workloads is None:
+            return _UNSEEN_SECONDS if self.on and is_queued(job, ()) else None
+        if not is_queued(job, workloads):
             return None
         before = state.writes.backoff.failing_writes()
         batch = Batch(job, state.writes, self._clock, self._spawn, partial(self._late, job, state))

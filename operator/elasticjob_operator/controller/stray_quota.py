@@ -56,6 +56,9 @@ class StrayQuota:
                 except ApiError as error:
                     pause = _AGAIN_SECONDS
                     log.warning("the quota of a job that is gone: %s", error, extra=about(_key(seen)))
+                except Exception:
+                    # Any error: the quota of other jobs depends on this task.
+                    log.exception("the quota of a job that is gone", extra=about(_key(seen)))
 
     def _strays(self) -> Iterator[SeenWorkload]:
         for seen in self._cache.workloads.all():

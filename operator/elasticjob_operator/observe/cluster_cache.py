@@ -346,16 +346,18 @@ class ClusterCache:
     def _informers(self, namespace: str) -> Watched:
         scope = f"/namespaces/{namespace}" if namespace else ""
 
-        def informer(path: str, read: Read[T], store: Store[T], optional: bool = False) -> Informer[T]:
+        def informer(path: str, read: Read[T], store: Store[T], **how: bool) -> Informer[T]:
             path = path.format(scope)
-            return Informer(self._api, path, read, store, self._clock, JOB_LABEL, optional, namespace)
+            return Informer(self._api, path, read, store, self._clock, JOB_LABEL, namespace=namespace, **how)
 
         return Watched(
             pods=informer("/api/v1{}/pods", read_pod, self.pods),
             leases=informer("/apis/coordination.k8s.io/v1{}/leases", read_lease, self.leases),
             accounts=informer("/api/v1{}/serviceaccounts", read_account, self.accounts, optional=True),
             workloads=(
-                informer(workloads_path(namespace), read_workload, self.workloads, optional=True)
+                informer(
+                    workloads_path(namespace), read_workload, self.workloads, optional=True, foreign=True
+                )
                 if self._queues
                 else None
             ),

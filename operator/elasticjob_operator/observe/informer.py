@@ -40,6 +40,7 @@ _MANY, _MANY_SECONDS = 100, 10.0
 """At this rate of events the next one comes at once, unless the watch is late."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 _FORBIDDEN_SECONDS = 300.0
+_FOREIGN_FAILURES = 3
 
 Read = Callable[[Mapping[str, Any], T | None], T]
 """Reads an object, which may have been known before."""
@@ -49,7 +50,8 @@ log = logging.getLogger(__name__)
 
 class Informer(Generic[T]):
     """See the module. ``optional``: a 403 is tolerated, the resource then stays unknown. ``namespace``: the
-    one of which ``path`` lists everything; the store may hold others'."""
+    one of which ``path`` lists everything; the store may hold others'. ``foreign``: another controller's
+    webhook has a part in each answer; while that fails, nothing waits for this resource."""
 
     def __init__(
         self,
@@ -61,6 +63,7 @@ class Informer(Generic[T]):
         selector: str = "",
         optional: bool = False,
         namespace: str = "",
+        foreign: bool = False,
     ) -> None:
         self._api = api
         self._path = path
@@ -69,6 +72,7 @@ class Informer(Generic[T]):
         self._clock = clock
         self._query = {"labelSelector": selector} if selector else {}
         self._optional = optional
+        self._foreign = foreign
         self._namespace = namespace
         self._version = 0
         self._interrupted_at: float | None = None
@@ -83,6 +87,7 @@ class Informer(Generic[T]):
         self.gaps = 0
         """How often something may have been missed."""
         self.forbidden = False
+        """Whether this resource is done without for now."""
         self._taken: deque[float] = deque(maxlen=_MANY)
         """When the last events came."""
         self._expected: deque[tuple[int, float]] = deque()
@@ -125,6 +130,9 @@ class Informer(Generic[T]):
             except ApiError as error:
                 failures = 1 if self.good_since is not None else failures + 1
                 self._interrupted(clean=False)
+                if self._foreign and failures >= _FOREIGN_FAILURES:
+                    self.forbidden = True
+                    self.synced.set()
                 log.log(logging.WARNING if failures > 1 else logging.INFO, "watch interrupted: %s", error)
                 await _back_off(failures)
             except Exception:
@@ -203,6 +211,7 @@ class Informer(Generic[T]):
     def _connected(self) -> None:
         now = self._clock()
         self.last_event_at = now
+        self.forbidden = False
         if self._interrupted_at is not None and now - self._interrupted_at < _NO_GAP_SECONDS:
             self.good_since = self._before
         else:

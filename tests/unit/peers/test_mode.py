@@ -47,6 +47,12 @@ def test_a_pod_that_an_operator_has_made_asks_nothing(monkeypatch: pytest.Monkey
     assert choose_rounds(settings(), api_server(404)).rounds == "operator"
 
 
+def test_a_pod_that_an_operator_has_made_forms_no_rounds_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ELASTICJOB_JOB_UID", "1-2-3")
+    with pytest.raises(SettingsError, match="rounds=peers is for pods without an operator"):
+        choose_rounds(settings(rounds="peers"), api_server(200))
+
+
 def test_the_last_call_of_an_elasticjob_is_not_an_agents_to_choose() -> None:
     assert choose_rounds(settings(last_call_timeout="7"), api_server(404)).last_call_timeout == 7
     with pytest.raises(SettingsError, match="last_call_timeout is for rounds=peers"):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import cast
+import asyncio
+import contextlib
+from typing import Any, cast
 
 from elasticjob_operator.observe.client import Api
 from elasticjob_operator.observe.cluster_cache import ClusterCache
+from elasticjob_operator.observe.errors import Unavailable
 from elasticjob_operator.settings import Settings
 from tests.unit.observed import NoApi
 from tests.unit.queue.words import JOB
@@ -38,3 +41,23 @@ def test_a_cluster_without_kueue_is_not_waited_for() -> None:
         if "kueue" in informer.path:
             informer.forbidden = True
     assert cache.workloads_of(JOB) is None
+
+
+class Broken:
+    """Kueue's conversion webhook is down."""
+
+    async def get(self, *_: Any, **__: Any) -> Any:
+        raise Unavailable("GET workloads", 500, "InternalError", "conversion webhook failed")
+
+
+async def test_an_outage_of_kueue_holds_up_no_other_job() -> None:
+    cache = ClusterCache(cast(Api, Broken()), (), lambda _ns, _job: None, lambda: 0.0, (), queues=True)
+    (workloads,) = [informer for informer in cache.informers() if "kueue" in informer.path]
+    task = asyncio.create_task(workloads.run())
+    try:
+        await asyncio.wait_for(workloads.synced.wait(), 60)
+        assert cache.workloads_of(JOB) is None
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task

@@ -35,6 +35,12 @@ def test_a_pod_set_has_what_decides_on_quota_and_nothing_else() -> None:
     }
 
 
+def test_quota_is_asked_for_devices_and_resources_of_the_pod_too() -> None:
+    more = {"resourceClaims": [{"name": "gpus"}], "resources": {"requests": {"cpu": "4"}}}
+    spec = pod_set({"spec": {**TEMPLATE["spec"], **more}}, 1, {})["template"]["spec"]
+    assert {key: spec[key] for key in more} == more
+
+
 def test_an_extra_asks_for_the_nodes_of_its_base() -> None:
     """Each Workload gets its flavor alone: a base on one kind of GPU and an extra on another would be one job
     on both."""

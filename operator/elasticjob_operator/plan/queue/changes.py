@@ -125,8 +125,8 @@ def changes(job: Job, workloads: Iterable[Workload], use: Use) -> tuple[Change, 
     room = _Room(found, use.pods)
     if base is not None and base.live and not use.outcome and not job.spec.suspend:
         beyond = tuple(_beyond(job, base, extras, room))
-        released = {one.workload.name for one in beyond if isinstance(one, Release)}
-        staying = [one for one in extras if one.name not in released]
+        given_back = {one.workload.name for one in beyond if isinstance(one, Release)}
+        staying = [one for one in extras if one.name not in given_back]
         return (*beyond, *_prioritize(base, staying), *_ready(job, base, staying, use))
     gone = [one for one in extras if _is_leaving(one)]
     released = [Release(one) for one in _smallest_first(extras, but=gone) if room.take(one)]

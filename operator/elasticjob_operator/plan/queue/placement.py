@@ -18,7 +18,7 @@ Flavor = Mapping[str, Any]
 _OF_A_CONTAINER = ("name", "image", "resources", "restartPolicy")
 _OF_A_POD = (
     *("nodeSelector", "affinity", "tolerations", "overhead", "runtimeClassName", "priorityClassName"),
-    "schedulerName",
+    *("schedulerName", "resources", "resourceClaims"),
 )
 """What decides on quota and flavors. The rest may be 100 KiB of scripts and secrets' names."""
 
