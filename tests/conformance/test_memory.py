@@ -79,7 +79,7 @@ class Training:
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("start", ["cold", "warm"])
+@pytest.mark.parametrize("start", ["cold", pytest.param("warm", marks=pytest.mark.slow)])
 def test_a_killed_worker_costs_one_step_at_most(stage: Stage, start: str) -> None:
     """Its agent still has what it saved. Warm workers stay warm, though the way to the agent is another."""
     stage.warm = start == "warm"
@@ -97,6 +97,7 @@ def test_a_killed_worker_costs_one_step_at_most(stage: Stage, start: str) -> Non
 
 
 @pytest.mark.matrix
+@pytest.mark.operator_alone
 def test_from_3_to_3_to_3_to_2_no_step_is_lost(stage: Stage) -> None:
     """A worker, an agent that is replaced, and one that is not, rank 0's among them."""
     stage.job.create(3)
@@ -125,6 +126,7 @@ def test_from_3_to_3_to_3_to_2_no_step_is_lost(stage: Stage) -> None:
     assert stage.job.causes() == ["Started", "WorkerFailed", "PodLost", "PodLost"]
 
 
+@pytest.mark.slow
 def test_members_on_one_node_are_copied_to_another_one(stage: Stage) -> None:
     """Two pods on each of two nodes: both pods of a node are lost at once, and no step is."""
     stage.job.create(4)
