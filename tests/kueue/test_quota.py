@@ -112,7 +112,7 @@ def test_a_suspended_job_gives_all_back_and_asks_anew(stage: Stage, played: Play
     assert not played.pods()
     played.patch(suspend=False)
     all_run(played)
-    assert stage.used("a") == 4
+    played.wait_for(lambda: stage.used("a") == 4, "the quota of 4 pods is used")
 
 
 def test_a_job_that_has_ended_gives_all_back_and_its_base_stays_as_a_record(
@@ -200,7 +200,7 @@ def test_extras_follow_the_class_of_their_job(stage: Stage, played: PlayedJob) -
     change = json.dumps({"value": 2000})
     stage.cluster.kubectl("patch", "workloadpriorityclass", name, "--type=merge", "-p", change)
     played.wait_for(lambda: priorities() == {"base": 2000, "x0": 1999, "x1": 1999}, "the extras follow")
-    assert stage.used("a") == 4
+    played.wait_for(lambda: stage.used("a") == 4, "the quota of 4 pods is used")
 
 
 def test_scaled_down_by_a_part_of_an_extra_that_part_is_given_back(stage: Stage, played: PlayedJob) -> None:
