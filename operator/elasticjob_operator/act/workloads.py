@@ -59,9 +59,15 @@ class WorkloadWriter:
         self._cache = cache
 
     async def write(self, job: Job, changes: Iterable[Change], state: QueueState) -> None:
-        """Carry these out, in this order. ``job`` is as its user wants it. Raises ApiError."""
+        """Carry these out, in this order; what is gone is forgotten. ``job`` is as its user wants it. Raises
+        ApiError."""
         for change in changes:
-            await self._write(job, change, state)
+            try:
+                await self._write(job, change, state)
+            except NotFound:
+                if isinstance(change, Create):
+                    raise
+                self._forget(job.namespace, change.workload)
             name = change.name if isinstance(change, Create) else change.workload.name
             log.info("%s: Workload %s", type(change).__name__, name, extra=about(job.key))
 
@@ -81,7 +87,10 @@ class WorkloadWriter:
                 await self._api.delete(path, workload.uid)
             await self._let_go(path, workload)
         except NotFound:
-            self._cache.workloads.remove(namespace, workload.name, uid=workload.uid)
+            self._forget(namespace, workload)
+
+    def _forget(self, namespace: str, workload: Workload) -> None:
+        self._cache.workloads.remove(namespace, workload.name, uid=workload.uid)
 
     async def _write(self, job: Job, change: Change, state: QueueState) -> None:
         if isinstance(change, Create):
@@ -120,7 +129,7 @@ class WorkloadWriter:
         return {"priorityClassRef": reference, "priority": int(found["value"])}
 
     async def _change_status(self, job: Job, workload: Workload, change: StatusChange) -> None:
-        """Change the status of exactly what is read now."""
+        """Change the status of exactly what is read now. Raises NotFound."""
         path = f"{workloads_path(job.namespace)}/{workload.name}"
         for left in reversed(range(_TRIES)):
             try:
@@ -131,8 +140,6 @@ class WorkloadWriter:
                     body = {"metadata": version, "status": new}
                     raw = await self._api.patch(f"{path}/status", body, MERGE_PATCH)
                 self._cache.saw_workload(raw)
-            except NotFound:
-                self._cache.workloads.remove(job.namespace, workload.name, uid=workload.uid)
             except Conflict:
                 if not left:
                     raise
@@ -142,19 +149,12 @@ class WorkloadWriter:
     async def _patch(self, job: Job, workload: Workload, change: Mapping[str, Any]) -> None:
         path = f"{workloads_path(job.namespace)}/{workload.name}"
         test = {"op": "test", "path": "/metadata/uid", "value": workload.uid}
-        try:
-            self._cache.saw_workload(await self._api.patch(path, [test, dict(change)], JSON_PATCH))
-        except NotFound:
-            self._cache.workloads.remove(job.namespace, workload.name, uid=workload.uid)
+        self._cache.saw_workload(await self._api.patch(path, [test, dict(change)], JSON_PATCH))
 
     async def _finish(self, job: Job, change: Finish) -> None:
         finished = workload_status.finished(change.outcome, change.message)
         await self._change_status(job, change.workload, finished)
-        path = f"{workloads_path(job.namespace)}/{change.workload.name}"
-        try:
-            await self._let_go(path, change.workload)
-        except NotFound:
-            self._cache.workloads.remove(job.namespace, change.workload.name, uid=change.workload.uid)
+        await self._let_go(f"{workloads_path(job.namespace)}/{change.workload.name}", change.workload)
 
     async def _let_go(self, path: str, workload: Workload) -> None:
         """Take our finalizer off, and no other. Raises NotFound, also where another has its name."""
