@@ -3,14 +3,12 @@ one."""
 
 from __future__ import annotations
 
-import argparse
 import collections
-import multiprocessing
-import os
 import sys
 import time
 import traceback
 
+from tests.histories import parser, play_all
 from tests.peers.history import History, play
 from tests.peers.truth import Violation
 
@@ -28,24 +26,16 @@ def check(seed: int) -> tuple[str, str]:
 
 def main() -> int:
     """Returns 1 if a history broke a rule."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--histories", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    parser.add_argument("--trace", type=int)
-    args = parser.parse_args()
+    args = parser(__doc__, 10_000).parse_args()
     if args.trace is not None:
         return _trace(args.trace)
     began = time.monotonic()
     broken: collections.Counter[str] = collections.Counter()
-    with multiprocessing.Pool(args.jobs) as pool:
-        for rule, text in pool.imap_unordered(
-            check, range(args.seed, args.seed + args.histories), chunksize=10
-        ):
-            if rule:
-                broken[rule] += 1
-                if broken[rule] <= 3:
-                    print(text, flush=True)
+    for rule, text in play_all(check, args, chunk=10):
+        if rule:
+            broken[rule] += 1
+            if broken[rule] <= 3:
+                print(text, flush=True)
     rate = args.histories / (time.monotonic() - began) * 60
     print(
         f"{args.histories} histories, {broken.total()} broke a rule, {rate:.0f} a minute {dict(broken) or ''}"

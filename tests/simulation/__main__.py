@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import argparse
 import collections
-import multiprocessing
-import os
+import contextlib
 import sys
 import time
 
+from tests.histories import parser, play_all
 from tests.simulation import traits
 from tests.simulation.history import Failed, check, play
 from tests.simulation.violation import Violation
@@ -20,14 +19,12 @@ from tests.simulation.world import World
 
 def main() -> int:
     """Returns 1 if a history broke a rule."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--histories", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    parser.add_argument("--stop-after", type=int, default=1, help="failing histories")
-    parser.add_argument("--trace", type=int)
-    parser.add_argument("--class", dest="classes", action="append", choices=traits.CLASSES, help="only these")
-    args = parser.parse_args()
+    options = parser(__doc__, 2000)
+    options.add_argument("--stop-after", type=int, default=1, help="failing histories")
+    options.add_argument(
+        "--class", dest="classes", action="append", choices=traits.CLASSES, help="only these"
+    )
+    args = options.parse_args()
     if args.classes:
         traits.ON, traits.SHARE = set(args.classes), 1.0
     if args.trace is not None:
@@ -35,9 +32,8 @@ def main() -> int:
     began = time.monotonic()
     failed: list[Failed] = []
     done = 0
-    with multiprocessing.Pool(args.jobs) as pool:
-        seeds = range(args.seed, args.seed + args.histories)
-        for result in pool.imap_unordered(check, seeds, chunksize=20):
+    with contextlib.closing(play_all(check, args)) as results:
+        for result in results:
             done += 1
             if result is not None:
                 failed.append(result)
