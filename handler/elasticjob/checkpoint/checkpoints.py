@@ -114,8 +114,7 @@ class Checkpoints:
         try:
             self._token = self._ranks.agreed(partial(self._begin, int(number) if number else None))
             if memory_every is not None:
-                # A group of its own: a save to the folder uses the other one in a thread meanwhile.
-                self._memory = open_memory(Ranks(timeout), self._token, self._path)
+                self._memory = open_memory(self._ranks, timeout, self._token, self._path)
         except BaseException:
             self._end(gives_up=False)
             raise

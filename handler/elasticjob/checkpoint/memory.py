@@ -41,9 +41,10 @@ MAPPED = 3
 """How many buffers stay mapped: two are used in turn, and a third while the state grows."""
 
 
-def open_memory(ranks: Ranks, token: Token, path: str) -> MemoryTier | None:
+def open_memory(ranks: Ranks, timeout: float, token: Token, path: str) -> MemoryTier | None:
     """The memory of all ranks' agents; None, with a line in the log, if not all ranks have one. All ranks
-    call it together."""
+    call it together. It gets a process group of its own: a save to the folder uses that of ``ranks`` in a
+    thread, while training goes on."""
     agent: Agent | None = None
     problem = "the job has no memory for checkpoints"
     if _open:
@@ -56,7 +57,7 @@ def open_memory(ranks: Ranks, token: Token, path: str) -> MemoryTier | None:
             problem = str(error)
     problems = ranks.everywhere(problem)
     if agent is not None and not any(problems):
-        _open.append(MemoryTier(agent, ranks, token, path))
+        _open.append(MemoryTier(agent, Ranks(timeout), token, path))
         return _open[0]
     if agent is not None:
         agent.close()
