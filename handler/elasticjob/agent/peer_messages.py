@@ -13,8 +13,8 @@ def waiting(s: Settings, record: RoundRecord | None, seconds: float) -> str:
     if record is None:
         return (
             f"waiting for a coordinator, for {seconds:.0f} s so far: Lease {round_lease(s.job)} in "
-            f"namespace {s.namespace} "
-            f"has no record of run {s.job_uid}. If an earlier run of this name is not over, delete its pods"
+            f"namespace {s.namespace} has no record of run {s.job_uid}. If an earlier run "
+            "of this name is not over, delete its pods"
         )
     why = record.waiting_message or "this pod has joined, but the coordinator has not selected it yet"
     return f"waiting for round {record.number + 1}: {why}"
@@ -24,8 +24,8 @@ def forbidden(s: Settings, error: str, seconds: float) -> str:
     """Rights are missing: what to hand to those who may grant them."""
     return (
         f"the API server has denied access for {seconds:.0f} s: {error}. Without an operator, this pod's "
-        "service account "
-        f"needs a Role in namespace {s.namespace}, which the namespace's admin creates once:\n{ROLE}"
+        f"service account needs a Role in namespace {s.namespace}, which the namespace's admin creates "
+        f"once:\n{ROLE}"
         "and a RoleBinding to that service account (docs/use/without-an-operator.md)"
     )
 

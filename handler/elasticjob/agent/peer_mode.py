@@ -49,8 +49,7 @@ def choose_rounds(settings: Settings, connection: Connection) -> Settings:
     if rounds == OPERATOR and settings.last_call_timeout is not None:
         raise SettingsError(
             "--rdzv-conf: last_call_timeout is for rounds=peers; an ElasticJob has "
-            "spec.initialLastCallTimeoutSeconds and "
-            "spec.lastCallTimeoutSeconds"
+            "spec.initialLastCallTimeoutSeconds and spec.lastCallTimeoutSeconds"
         )
     return replace(settings, rounds=rounds)
 
@@ -109,8 +108,7 @@ def own_address(server: str) -> str:
     except (OSError, ValueError) as error:
         raise SettingsError(
             f"this pod's address is not known (no way to {server}: {error}): set --local-addr to one at "
-            "which the other "
-            "pods reach this pod"
+            "which the other pods reach this pod"
         ) from None
 
 

@@ -15,12 +15,10 @@ from elasticjob.contract.limits import Limits
 
 KEYS = {
     "rounds": "peers: the pods form their rounds themselves, without an operator; operator: the rounds are "
-    "those of an "
-    "ElasticJob; default: peers if the API server has no ElasticJobs",
+    "those of an ElasticJob; default: peers if the API server has no ElasticJobs",
     "join_timeout": "seconds to wait for a round before giving up; default: no limit, with rounds=peers 600",
     "last_call_timeout": "with rounds=peers: seconds that the first round waits for more pods once enough "
-    "have joined; "
-    "default: 30",
+    "have joined; default: 30",
     "establish_timeout": "seconds for all members to reach the leader; default: the job's",
     "heartbeat_timeout": "seconds without a heartbeat until a peer that does not answer is lost; "
     "default: the job's",

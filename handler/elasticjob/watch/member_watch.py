@@ -200,9 +200,8 @@ class RoundWatch:
         if found is None:
             return
         self._resumed_folder = ""
-        peers = f", {counted(found.pieces_from_peers, 'piece')} from other pods" * bool(
-            found.pieces_from_peers
-        )
+        pieces = found.pieces_from_peers
+        peers = f", {counted(pieces, 'piece')} from other pods" if pieces else ""
         logger.info(
             "round %d: the state is that of step %d, from %s%s, after %d ms",
             self._m.number,

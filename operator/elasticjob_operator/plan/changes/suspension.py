@@ -53,9 +53,9 @@ def drains(p: Pass) -> bool:
 def suspend(p: Pass) -> str:
     """End the round and free all slots; done once. Returns why a failure rule ends the job, "" if none
     does."""
-    failed_by_rule = ""
     if p.status.is_true("Suspended"):
-        return failed_by_rule
+        return ""
+    failed_by_rule = ""
     if p.round.phase == "Active":
         draining.end(p, Evidence(Cause.SUSPENDED, _why(p)))
     else:
