@@ -49,10 +49,11 @@ def test_a_run_shrinks_grows_loses_its_coordinator_and_ends_well(stage: Stage) -
 def test_the_coordinator_that_is_also_rank_0_dies(stage: Stage) -> None:
     run = run_of(stage)
     run.create(2, minReplicas=1)
-    first = stage.member(stage.pods(1)[0])
+    pods = stage.pods(2)  # a pod that is not there yet would not be waited for
+    first = stage.member(pods[0])
     first.tell("next")
     stage.until(lambda: run.coordinator == first.pod.name, "the first coordinates")
-    second = stage.member()
+    second = stage.member(pods[1])
     second.tell("next")
     assert (first.joined().rank, second.joined().rank) == (0, 1)
     second.tell("next_on_notice")
