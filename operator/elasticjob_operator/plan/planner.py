@@ -21,7 +21,7 @@ from elasticjob_operator.plan.changes import (
     scaling,
     suspension,
 )
-from elasticjob_operator.plan.charges import backoff, charging, revision
+from elasticjob_operator.plan.charges import backoff, charging, early_ends, revision
 from elasticjob_operator.plan.losses import error_text, excluded_nodes, unheard
 from elasticjob_operator.plan.pods import ignored_pods, open_files, pods
 from elasticjob_operator.plan.rounds import fencing, progress, resumes, rounds, warm_starts
@@ -155,7 +155,7 @@ def _advance(p: Pass) -> Outlook:
         if not healthy and backoff.record_lost_members(p):
             waiting = replace(waiting, none_starting=False)
     failed_by_rule = revision.revise(p) or failed_by_rule
-    failed_by_rule = pods.charge_early_ends(p) or failed_by_rule
+    failed_by_rule = early_ends.charge(p) or failed_by_rule
     over = lifecycle.check_failure(p, waiting, failed_by_rule)
     if not over:
         pods.keep_pods(p)

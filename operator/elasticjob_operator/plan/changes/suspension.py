@@ -19,8 +19,7 @@ from elasticjob.rounds.candidates import listed
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan.changes import draining
-from elasticjob_operator.plan.charges import revision
-from elasticjob_operator.plan.pods.pods import charge_early_ends
+from elasticjob_operator.plan.charges import early_ends, revision
 from elasticjob_operator.plan.rounds.rounds import charge_last_round
 from elasticjob_operator.plan.state.evidence import CAUSES, Evidence
 from elasticjob_operator.plan.state.model import DeletePod, Pod
@@ -63,7 +62,7 @@ def suspend(p: Pass) -> str:
         if p.round.resumed:  # and suspended again before there was a round
             p.set_round(resumed=False)
             p.set_end(cause=Cause.SUSPENDED, account=CAUSES[Cause.SUSPENDED], message=_why(p))
-    failed_by_rule = charge_early_ends(p) or failed_by_rule
+    failed_by_rule = early_ends.charge(p) or failed_by_rule
     revision.forget(p, p.pods_by_uid.keys())
     _replace_all_pods(p)
     p.status = p.status.stopped(p.now.wall)

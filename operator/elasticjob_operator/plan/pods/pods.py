@@ -6,17 +6,14 @@ lost pod is replaced at once under the next attempt number, without waiting for 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import islice
 
-from elasticjob.contract.names import KEPT_LABELS, MEMBER_CONDITION, STANDBY_LABEL, pod_name, slot_and_attempt
+from elasticjob.contract.names import pod_name, slot_and_attempt
 from elasticjob.contract.text import counted, node_words
-from elasticjob.rounds.candidates import listed
 from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan.charges import backoff, revision
-from elasticjob_operator.plan.charges.charging import charge_pod, mark_charged, slot_attempt
 from elasticjob_operator.plan.losses import excluded_nodes, pod_ends
-from elasticjob_operator.plan.state.evidence import Evidence
+from elasticjob_operator.plan.pods import labels
 from elasticjob_operator.plan.state.job_waits import JobWait
 from elasticjob_operator.plan.state.model import (
     Action,
@@ -26,7 +23,6 @@ from elasticjob_operator.plan.state.model import (
     DeletePod,
     PatchPod,
     Pod,
-    PodCondition,
 )
 from elasticjob_operator.plan.state.pass_state import Pass
 
@@ -37,8 +33,6 @@ MAX_ORPHANS = 200
 LINGER_SECONDS = 30.0
 """How long a pod may take to end by itself after its job is finished or its round is over for it."""
 
-MAX_EARLY_END_EVENTS = 3
-"""How many Events on early ends one pass sends; each is about all pods that ended alike."""
 SIDECAR_LINGER_SECONDS = 5.0
 """How long sidecars may run after the training container has failed: the pod that replaces theirs may need
 what it holds. They get their grace period in addition."""
@@ -56,65 +50,17 @@ def keep_pods(p: Pass) -> None:
         _delete_held_by_sidecars(p)
         _delete_old_attempts(p)
     live = [pod for pod in p.observed.pods if p.alive(pod)]
-    _report_changed_labels(p, live)
+    labels.report_changed(p, live)
     _count(p, len(live) + sum(isinstance(a, CreatePod) for a in p.actions))
     if p.job.spec.template is not None and p.round.phase == "Active":
-        _label(p, live)
-    _set_member_gates(p, live)
+        labels.label(p, live)
+    labels.set_member_gates(p, live)
 
 
 def _count(p: Pass, there: int) -> None:
     """Those that an autoscaler counts: without standbys."""
     wanted = max(p.job.spec.replicas, len(p.status.members()) * (p.round.phase == "Active"))
     p.set(replicas=min(there, wanted))
-
-
-def _report_changed_labels(p: Pass, live: list[Pod]) -> None:
-    """Say once that labels were changed which say what a pod's name says."""
-    for pod in live:
-        if pod.mislabeled and p.waits.begins(JobWait.LABELS_REPORTED, f"{pod.uid}:{pod.mislabeled}"):
-            text = f"labels of {pod.name} were changed ({pod.mislabeled}) and are ignored; by its name it is"
-            p.event(
-                "PodLabelsIgnored", f"{text} attempt {pod.attempt} of slot {pod.slot}", True, pod=pod.name
-            )
-
-
-def _label(p: Pass, live: list[Pod]) -> None:
-    """Keep the labels up to date that say what a pod is at the moment (``KEPT_LABELS``)."""
-    standing_by = _standing_by(p, live)
-    going = {action.uid for action in p.actions if isinstance(action, DeletePod)}
-    for pod in live:
-        there, wanted = dict(pod.labels), {STANDBY_LABEL: "true"} if pod.uid in standing_by else {}
-        if there != wanted and pod.uid not in going:
-            keys = [key for key in KEPT_LABELS if there.get(key) != wanted.get(key)]
-            changes = tuple((key, wanted.get(key)) for key in keys)
-            p.actions.append(PatchPod(pod.name, pod.uid, labels=changes))
-
-
-def _standing_by(p: Pass, live: list[Pod]) -> set[str]:
-    """Pods beyond ``replicas`` that are no members stand by: an autoscaler's average leaves them out. By UID.
-
-    Which ones changes as rarely as can be: those that have the label keep it.
-    """
-    others = [pod for pod in live if pod.uid not in p.status.member_uids]
-    count = min(p.job.spec.spares, max(0, len(live) - max(p.job.spec.replicas, p.round.members)))
-    others.sort(key=lambda pod: (STANDBY_LABEL not in dict(pod.labels), -(pod.slot or 0)))
-    return {pod.uid for pod in others[:count]}
-
-
-def _set_member_gates(p: Pass, live: list[Pod]) -> None:
-    """Of the pods with the gate, the members of a round that has met are ready, until another round is formed
-    without them. So a disruption budget counts neither standbys nor pods that have not
-    joined, and no other pod may be evicted before a replacement trains."""
-    met = p.round.established_time is not None
-    going = {action.uid for action in p.actions if isinstance(action, DeletePod)}
-    for pod in live:
-        if pod.member_gate is None or pod.uid in going:
-            continue
-        member = pod.uid in p.status.member_uids and (met or pod.member_gate)
-        if member != pod.member_gate:
-            gate = PodCondition(MEMBER_CONDITION, member, "Member" if member else "NotMember")
-            p.actions.append(PatchPod(pod.name, pod.uid, condition=gate))
 
 
 def clean_up(p: Pass) -> None:
@@ -172,62 +118,6 @@ def is_recorded(p: Pass, action: Action) -> bool:
         return unwanted or p.status.finished or p.status.is_true("Suspended")
     # Who is a member, the status says.
     return not (isinstance(action, PatchPod) and action.condition is not None)
-
-
-def charge_early_ends(p: Pass) -> str:
-    """A pod that ended while it was no member hurt no other pod, but that must not go on without a limit.
-
-    The end of a member that was not waited for belongs to its round (``revision``). Returns why a failure
-    rule ends the job, "" if none does.
-    """
-    failed_by_rule = ""
-    if p.job.spec.template is None:
-        return failed_by_rule
-    others = p.status.member_uids.union(entry.pod_uid for entry in p.round.unaccounted_members)
-    charged = set(p.status.charged_pods)
-    ended: dict[str, list[str]] = {}
-    for pod in p.observed.pods:
-        if (
-            not pod.of_this_job
-            or pod.uid in others
-            or pod.deleting
-            or p.is_replaced(pod)
-            or slot_attempt(pod) in charged
-        ):
-            continue
-        if (pod.exit is None and not pod.ended) or pod_ends.explanation_left(p, pod) > 0:
-            continue
-        if pod_ends.ended_well(p, pod) and pod_ends.disruption_of(p, pod, pod.name) is None:
-            mark_charged(p, pod.uid)
-            continue
-        text, failing = charge_pod(p, _early_end(p, pod))
-        failed_by_rule = failing or failed_by_rule
-        if text:
-            ended.setdefault(text.removeprefix(pod.name), []).append(pod.name)
-    for how, names in islice(ended.items(), MAX_EARLY_END_EVENTS):
-        each = " each" * (len(names) > 1)
-        one = names[0] if len(names) == 1 else ""
-        p.event("PodEndedEarly", f"{listed(names)}{each}{how}", True, True, pod=one)
-    return failed_by_rule
-
-
-def _early_end(p: Pass, pod: Pod) -> Evidence:
-    evidence = pod_ends.explain(p, pod, pod.name)
-    if pod_ends.disruption_of(p, pod, pod.name) is not None:
-        return replace(evidence, message=f"{evidence.message}; it was not yet a member of a round")
-    problem = pod_ends.node_problem(p, pod) if pod.exited_well else ""
-    if problem:  # a machine that is shut down may let a command end well
-        text = f"{pod.name} ended with exit code 0 before it joined, and {node_words(pod.node)} {problem}"
-        return replace(pod_ends.node_lost(p, pod, pod.name), message=text)
-    how = pod_ends.describe_failure(pod)
-    if pod.exit is not None:
-        how = pod_ends.describe_end(pod, pod.exit) if pod.failed_init else pod_ends.describe_exit(pod.exit)
-        how += pod_ends.said(pod.exit)
-    if pod_ends.installer_failed(p, pod):
-        how += pod_ends.HANDLER_IS_BROKEN
-    lease = p.participant(pod)
-    when = "before it joined" if lease is None else "while it was not in a round"
-    return replace(evidence, message=f"{pod.name} ended {when}: {how}")
 
 
 def _delete_surplus(p: Pass) -> None:
