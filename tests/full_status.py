@@ -15,8 +15,14 @@ from elasticjob_operator.plan.losses.members import MAX_MEMBER_MESSAGE
 from elasticjob_operator.plan.planner import MAX_WAITING
 from elasticjob_operator.plan.pods.ignored_pods import MAX_IGNORED
 from elasticjob_operator.plan.pods.ignored_pods import MAX_MESSAGE as MAX_IGNORED_MESSAGE
-from elasticjob_operator.plan.state.accounts import MAX_CHARGES, MAX_OLDER, Account, Charge, OlderCharges
 from elasticjob_operator.plan.state.evidence import ACCOUNTS
+from elasticjob_operator.plan.state.restart_accounts import (
+    MAX_CHARGES,
+    MAX_OLDER,
+    Account,
+    Charge,
+    OlderCharges,
+)
 from elasticjob_operator.plan.state.status import (
     MAX_NEWCOMERS,
     MAX_ROUNDS,

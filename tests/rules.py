@@ -317,7 +317,7 @@ RULES = {
         lambda p: p.set(min_replicas=p.job.spec.min_replicas or p.job.spec.replicas),
     ),
     "I10 growth asks whether it can": Rule("changes.scaling.decide", form_at_once),
-    "growth pays": Rule("changes.payback.refusal", gives("")),
+    "growth pays": Rule("changes.growth_payback.refusal", gives("")),
     "growth waits for warm workers": Rule("rounds.warm_starts.preparing", gives(False)),
     "growth waits for them a minute": Rule("rounds.warm_starts.PREPARE_SECONDS", 1e9),
     # Writes that fail

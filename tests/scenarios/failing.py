@@ -10,8 +10,8 @@ from typing import Any
 from elasticjob.contract.relay import CutOff, RelayReport
 from elasticjob.contract.reports import FailureReport
 from elasticjob.contract.text import NO_ERROR_TEXT
-from elasticjob_operator.plan.state.accounts import Charge
 from elasticjob_operator.plan.state.model import Exit, Job, Participant, Pod
+from elasticjob_operator.plan.state.restart_accounts import Charge
 from elasticjob_operator.plan.state.status import JobStatus, RoundEnd
 
 

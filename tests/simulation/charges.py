@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 
 from elasticjob_operator.plan.charges.revision import REVISION_WINDOW_SECONDS
-from elasticjob_operator.plan.state.accounts import Charge
 from elasticjob_operator.plan.state.evidence import (
     APPLICATION,
     INFRASTRUCTURE,
     PREEMPTION,
     SCALING,
 )
+from elasticjob_operator.plan.state.restart_accounts import Charge
 from elasticjob_operator.plan.state.status import JobStatus
 from tests.simulation.informers import JobValue
 from tests.simulation.past import Past

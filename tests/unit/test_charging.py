@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elasticjob_operator.plan.state.accounts import MAX_CHARGES
+from elasticjob_operator.plan.state.restart_accounts import MAX_CHARGES
 from tests.scenarios.world import World
 
 

@@ -27,9 +27,9 @@ from elasticjob_operator.observe.errors import Unavailable
 from elasticjob_operator.observe.objects import read_node
 from elasticjob_operator.observe.spec import JobView
 from elasticjob_operator.observe.write_outages import WriteOutages
-from elasticjob_operator.plan.state.accounts import Account
 from elasticjob_operator.plan.state.evidence import CAUSES
 from elasticjob_operator.plan.state.model import Job, JobSpec
+from elasticjob_operator.plan.state.restart_accounts import Account
 from elasticjob_operator.plan.state.status import (
     Condition,
     Failure,

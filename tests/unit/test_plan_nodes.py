@@ -10,10 +10,10 @@ from typing import Any
 from elasticjob.rounds.waits import WaitKey, Waits
 from elasticjob_operator.plan.losses import excluded_nodes
 from elasticjob_operator.plan.losses.placement import nodes_left
-from elasticjob_operator.plan.state.accounts import Account, Charge
 from elasticjob_operator.plan.state.job_waits import JobWait
 from elasticjob_operator.plan.state.model import DeletePod, Job, JobSpec, Now, Observed, Pod
 from elasticjob_operator.plan.state.pass_state import Pass
+from elasticjob_operator.plan.state.restart_accounts import Account, Charge
 from elasticjob_operator.plan.state.status import ExcludedNode, JobStatus
 
 WALL = datetime(2026, 1, 1, tzinfo=timezone.utc)

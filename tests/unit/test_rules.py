@@ -14,7 +14,6 @@ from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.waits import Waits
 from elasticjob_operator.plan.charges import charging, failure_rules, revision
 from elasticjob_operator.plan.state import status_json
-from elasticjob_operator.plan.state.accounts import Charge
 from elasticjob_operator.plan.state.evidence import ACCOUNTS, CAUSES, SCALING, Evidence
 from elasticjob_operator.plan.state.model import (
     Exit,
@@ -27,6 +26,7 @@ from elasticjob_operator.plan.state.model import (
     RuleAction,
 )
 from elasticjob_operator.plan.state.pass_state import Pass
+from elasticjob_operator.plan.state.restart_accounts import Charge
 from elasticjob_operator.plan.state.status import JobStatus, RoundEnd, RoundHistory, RoundStatus
 
 WALL = datetime(2026, 1, 1, tzinfo=timezone.utc)

@@ -11,8 +11,8 @@ import pytest
 from elasticjob_operator.plan.charges.backoff import MAX_SLOT_BACKOFFS
 from elasticjob_operator.plan.planner import plan
 from elasticjob_operator.plan.state import status_json
-from elasticjob_operator.plan.state.accounts import MAX_CHARGES, MAX_OLDER, Account, Charge
 from elasticjob_operator.plan.state.model import Job, JobSpec, Limit, Now, Observed, Pod
+from elasticjob_operator.plan.state.restart_accounts import MAX_CHARGES, MAX_OLDER, Account, Charge
 from elasticjob_operator.plan.state.status import JobStatus
 from elasticjob_operator.plan.state.status_size import MAX_STATUS_BYTES, size, trim
 from tests.full_status import MEMBERS, NAME, WALL, full

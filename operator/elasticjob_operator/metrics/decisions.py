@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from elasticjob.contract.state_source import Source
 from elasticjob_operator.metrics import families as f
 from elasticjob_operator.metrics.families import Metric, Sample
-from elasticjob_operator.plan.state.accounts import Charge
 from elasticjob_operator.plan.state.evidence import ACCOUNTS, CAUSES, NEVER_CHARGED, SCALING
+from elasticjob_operator.plan.state.restart_accounts import Charge
 from elasticjob_operator.plan.state.status import JobStatus, Progress, RoundHistory
 
 STARTED = "Started"

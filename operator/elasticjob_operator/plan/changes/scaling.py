@@ -13,7 +13,7 @@ from elasticjob.contract.text import counted, node_words
 from elasticjob.rounds.candidates import Defer, Expected, decide, joined_of, listed, reasons
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.formation import RANK_HELD_SECONDS
-from elasticjob_operator.plan.changes import draining, payback
+from elasticjob_operator.plan.changes import draining, growth_payback
 from elasticjob_operator.plan.charges import backoff
 from elasticjob_operator.plan.losses import witnesses
 from elasticjob_operator.plan.rounds import warm_starts
@@ -116,7 +116,7 @@ def rescale(p: Pass) -> str:
     if left > 0:
         return f"will try to grow in {left:.0f} s; the last larger rounds ended soon after they started"
     names, to = listed([entry.pod_name for entry in joined]), len(decision.members)
-    refusal = payback.refusal(p, have, to)
+    refusal = growth_payback.refusal(p, have, to)
     if refusal:
         return refusal
     if warm_starts.preparing(p):

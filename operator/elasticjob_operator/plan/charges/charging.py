@@ -9,7 +9,6 @@ from elasticjob.contract.names import JOB_LABEL
 from elasticjob.rounds.causes import Cause
 from elasticjob_operator.plan.charges import backoff, failure_rules
 from elasticjob_operator.plan.losses import error_text, excluded_nodes
-from elasticjob_operator.plan.state.accounts import Account, Charge
 from elasticjob_operator.plan.state.evidence import (
     ACCOUNTS,
     APPLICATION,
@@ -22,6 +21,7 @@ from elasticjob_operator.plan.state.evidence import (
 from elasticjob_operator.plan.state.job_waits import JobWait
 from elasticjob_operator.plan.state.model import Limit, Pod, Rule, RuleAction
 from elasticjob_operator.plan.state.pass_state import Pass
+from elasticjob_operator.plan.state.restart_accounts import Account, Charge
 from elasticjob_operator.plan.state.status import EarlyFailures, Failure
 from elasticjob_operator.plan.template.containers import training_container
 

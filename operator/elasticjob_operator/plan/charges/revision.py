@@ -22,10 +22,10 @@ from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan.charges import failure_rules
 from elasticjob_operator.plan.charges.charging import cut, enforce, failure_of, mark_charged
 from elasticjob_operator.plan.losses import excluded_nodes, failure_reports, pod_ends
-from elasticjob_operator.plan.state.accounts import Account, Charge
 from elasticjob_operator.plan.state.evidence import NEVER_CHARGED, Evidence, explains_more
 from elasticjob_operator.plan.state.model import Rule
 from elasticjob_operator.plan.state.pass_state import Pass
+from elasticjob_operator.plan.state.restart_accounts import Account, Charge
 from elasticjob_operator.plan.state.status import Failure, RoundEnd, UnaccountedMember
 
 REVISION_WINDOW_SECONDS = 120

@@ -15,9 +15,9 @@ from functools import cached_property
 from elasticjob.contract.round_record import Phase
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.state import MemberState, UnreachableReport
-from elasticjob_operator.plan.state.accounts import Account
 from elasticjob_operator.plan.state.evidence import CAUSES
-from elasticjob_operator.plan.state.status_fields import always, internal, named
+from elasticjob_operator.plan.state.json_fields import always, internal, named
+from elasticjob_operator.plan.state.restart_accounts import Account
 
 MAX_ROUNDS = 20
 """Rounds kept in the history."""

@@ -19,7 +19,7 @@ import cattrs
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
 from elasticjob.contract.round_record import Phase
-from elasticjob_operator.plan.state.accounts import Account
+from elasticjob_operator.plan.state.restart_accounts import Account
 from elasticjob_operator.plan.state.status import Condition, JobStatus, Progress, RoundStatus
 
 VERSION = 2

@@ -9,7 +9,7 @@ import pytest
 
 from elasticjob.rounds.causes import Cause
 from elasticjob_operator.plan.changes.draining import HowStopped
-from elasticjob_operator.plan.changes.payback import Cost, cost, payback_seconds
+from elasticjob_operator.plan.changes.growth_payback import Cost, cost, payback_seconds
 from elasticjob_operator.plan.state.status import RoundEnd, RoundHistory
 
 BEGAN = datetime(2026, 1, 1, tzinfo=timezone.utc)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from elasticjob_operator.plan.state.status_fields import always, internal
+from elasticjob_operator.plan.state.json_fields import always, internal
 
 MAX_CHARGES = 20
 """Charges of an account that are listed; all inside its window count."""
