@@ -90,6 +90,15 @@ def test_the_examples_are_accepted(cluster: ClusterAccess, namespace: str, examp
     assert re.search(r"elasticjob.elasticjob.dev/digits(-indexed)? created", answer.stdout)
 
 
+def test_the_example_without_an_operator_is_accepted(cluster: ClusterAccess, namespace: str) -> None:
+    folder = EXAMPLES / "without-an-operator"
+    rights = cluster.kubectl("apply", "-n", namespace, "--dry-run=server", "-f", str(folder / "rights.yaml"))
+    assert "role.rbac.authorization.k8s.io/torchrun-peers created" in rights.stdout
+    answer = cluster.kubectl("apply", "-n", namespace, "--dry-run=server", "-k", str(folder))
+    assert "job.batch/digits created" in answer.stdout
+    assert "elasticjob.elasticjob.dev" not in answer.stdout
+
+
 KUBEFLOW = Path(__file__).parents[2] / "unit" / "client" / "kubeflow"
 
 
