@@ -124,6 +124,12 @@ def recorded(name: str) -> list[dict[str, Any]]:
     return found
 
 
+def recordings(name: str) -> list[list[dict[str, Any]]]:
+    """All that kubelets have been seen to write of the pod of a case. ``NAME.also.json``: of an evicted pod
+    a kubelet may not know the container any more."""
+    return [recorded(path.name.removesuffix(".json")) for path in sorted(RECORDED.glob(f"{name}.*json"))]
+
+
 def words(name: str) -> str:
     """Those in which a kubelet has told why it ended the pod of a case."""
     return str(next(seen["message"] for seen in reversed(recorded(name)) if "message" in seen))
