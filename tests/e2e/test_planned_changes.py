@@ -102,7 +102,7 @@ def test_nobody_waits_in_a_drain_for_a_rank_that_does_not_come(job: JobRun, what
     job.apply(command, replicas=2, minReplicas=1, drainSeconds=600)
     drainable(job, 1, 2)
     change(job, replicas=1)
-    message = "not stopped at step"
+    message = "neither stopped nor ended: job-1-0"
     job.wait_for(
         lambda: message in job.condition("Training").get("message", ""), "rank 0 waits for the other"
     )

@@ -212,6 +212,19 @@ def test_one_of_the_workers_of_a_torchrun_ends_well_while_the_other_stops(tmp_pa
     assert ranks[0].said == [8]
 
 
+def test_a_step_at_which_no_worker_has_called_is_not_said_to_be_where_they_stopped(tmp_path: Path) -> None:
+    """They call should_stop every hundred steps: the first step from which none has gone on is between."""
+    ranks = members(tmp_path, 2)
+    for one in ranks:
+        one.say(100, GOES_ON)
+        one.drain.start()
+    wait_for(lambda: all(one.asked[0] > 0 for one in ranks), 30, "they have agreed")
+    for one in ranks:
+        one.say(200, STOPPED)
+    wait_for(lambda: over(*ranks), 30, "the drain has ended")
+    assert ranks[0].said == [200]
+
+
 # shows: a round drains, and the workers of some pods do not stop, or a torchrun does not answer
 def test_the_leader_says_for_whom_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """First two of four torchruns do not answer. Then one worker does not come to the step."""

@@ -162,7 +162,7 @@ class Drain:
                 self._report_waiting(step, keys)
                 self._pause()
             if at != ENDED or self._others_have_stopped(keys):
-                self._stopped(step)
+                self._stopped(max(step, at))  # they may call should_stop every hundred steps
 
     def _hold(self) -> bool:
         """Hold the workers until the members have agreed on a step, or to go on training. False if not all
@@ -184,7 +184,7 @@ class Drain:
         if step is None:
             logger.warning("round %d: the members did not agree on a step to stop at", m.number)
         else:
-            logger.info("round %d: workers stop at step %d", m.number, step)
+            logger.info("round %d: workers stop at step %d, unless they end before it", m.number, step)
         return True
 
     def _others_have_stopped(self, keys: list[str]) -> bool:
