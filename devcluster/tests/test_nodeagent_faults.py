@@ -94,6 +94,21 @@ def test_shutdown_of_a_node(pods: Pods) -> None:
         pods.wait_gone(name)
 
 
+def test_a_pod_that_is_bound_to_a_node_that_it_does_not_want_is_rejected(pods: Pods) -> None:
+    """As a kubelet does it; a label that comes later counts from then on."""
+    first, second = pods.agent.nodes
+    pods.run("misplaced", ["sleep", "1000"], nodeName=first, nodeSelector={"kubernetes.io/hostname": second})
+    status = pods.wait_phase("misplaced", "Failed")["status"]
+    assert status["reason"] == "NodeAffinity"
+    assert status["message"].startswith(
+        "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match"
+    )
+    assert "containerStatuses" not in status
+    pods.agent.cluster.kubectl("label", "node", first, "wanted=yes")
+    pods.run("wanted", ["true"], nodeName=first, nodeSelector={"wanted": "yes"})
+    pods.wait_phase("wanted", "Succeeded")
+
+
 # kubectl logs
 
 

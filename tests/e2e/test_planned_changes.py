@@ -11,7 +11,7 @@ import pytest
 
 from devcluster.wait import wait_for
 from elasticjob.contract.text import node_words
-from tests.e2e.job import DIGITS, SCRIPTS, TORCHRUN, JobRun, apart, change
+from tests.e2e.job import DIGITS, PYTHON, SCRIPTS, TORCHRUN, JobRun, apart, change
 from tests.e2e.test_preemption import evict
 from tests.integration.test_node_notices import tainted
 
@@ -102,7 +102,7 @@ def test_nobody_waits_in_a_drain_for_a_rank_that_does_not_come(job: JobRun, what
     job.apply(command, replicas=2, minReplicas=1, drainSeconds=600)
     drainable(job, 1, 2)
     change(job, replicas=1)
-    message = "not stopped at step"
+    message = "neither stopped nor ended: job-1-0"
     job.wait_for(
         lambda: message in job.condition("Training").get("message", ""), "rank 0 waits for the other"
     )
@@ -111,6 +111,28 @@ def test_nobody_waits_in_a_drain_for_a_rank_that_does_not_come(job: JobRun, what
     end = job.status()["roundHistory"][1]["end"]
     assert (end["cause"], end.get("drain")) == (cause, drain)
     assert job.round()["members"] == 1
+
+
+IN_A_SECOND = (
+    "from elasticjob.watch import member_flags; member_flags.FEW_SECONDS = 1.0; "
+    "from torch.distributed.run import main; main()"
+)
+"""torchrun, with less patience for those that do not call should_stop."""
+
+
+@pytest.mark.parametrize("calls", ["1", pytest.param("0", marks=pytest.mark.slow)])
+# shows: some ranks call `should_stop`, and others do not
+def test_the_leaders_log_names_those_that_do_not_call_should_stop(job: JobRun, calls: str) -> None:
+    """Also where the leader's own worker does not, while others do."""
+    command = [str(PYTHON), "-c", IN_A_SECOND, str(SCRIPTS / "one_calls.py"), calls]
+    job.apply(command, replicas=2, minReplicas=2)
+    other = 1 - int(calls)
+    text = f"round 1: not all workers of group rank {other} call should_stop, as others do"
+    leader = job.wait_for(lambda: job.round().get("leaderPodName"), "a round")
+    job.wait_for(lambda: text in job.log(leader), "the leader's log names it")
+    change(job, replicas=1, minReplicas=1)
+    job.wait_for(lambda: job.round().get("number") == 2, "the round has ended")
+    assert job.status()["roundHistory"][1]["end"]["drain"] == "NotSupported"
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ pods say.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -55,6 +55,60 @@ def test_the_scheduler_spreads_the_pods_of_a_job(job: PlayedJob) -> None:
     nodes = cluster.node_names
     job.apply(replicas=2 * len(nodes), minReplicas=1)
     assert {running(job, f"job-{slot}-0") for slot in range(2 * len(nodes))} == set(nodes)
+
+
+def bind(job: PlayedJob, name: str, node: str) -> None:
+    """Give the pod this node, as a scheduler would that asks for no affinity."""
+    job.wait_for(lambda: name in job.pods(), f"{name} is there")
+    path = f"/api/v1/namespaces/{job.namespace}/pods/{name}/binding"
+    target = {"metadata": {"name": name}, "target": {"apiVersion": "v1", "kind": "Node", "name": node}}
+    answer = job.cluster.api.request("POST", path, target)
+    assert answer.ok, answer.text
+
+
+def lost_twice(job: PlayedJob, node: str, place: Callable[[str], object]) -> None:
+    """Both pods run on the node, which ends the second one twice; ``place`` is called for each new pod."""
+    cluster = job.cluster
+    assert isinstance(cluster, Cluster)
+    for name in ("job-0-0", "job-1-0"):
+        place(name)
+        assert running(job, name) == node
+    for attempt in range(2):
+        job.join("job-0-0", f"job-1-{attempt}")
+        job.round(attempt + 1)
+        cluster.nodes.evict_pod(job.namespace, f"job-1-{attempt}")
+        place(f"job-1-{attempt + 1}")
+        if not attempt:
+            assert running(job, "job-1-1") == node
+
+
+def test_a_node_that_the_template_names_is_not_excluded(job: PlayedJob) -> None:
+    """Its kubelet would reject each pod that avoids it: nodeName goes around the scheduler."""
+    cluster = job.cluster
+    assert isinstance(cluster, Cluster)
+    node = cluster.node_names[0]
+    job.apply(pod={"nodeName": node})
+    lost_twice(job, node, lambda _: None)
+    assert running(job, "job-1-2") == node
+    assert "excludedNodes" not in job.status()
+    said = job.told("NodeNotExcluded")[0]
+    assert f"{node} is not excluded because the template allows no other node: 2 failures" in said
+    job.join("job-0-0", "job-1-2")
+    assert job.round(3)["members"] == 2
+
+
+def test_an_exclusion_is_lifted_when_a_kubelet_rejects_the_pod(job: PlayedJob) -> None:
+    """A scheduler of one's own binds pods where they do not want to be."""
+    cluster = job.cluster
+    assert isinstance(cluster, Cluster)
+    node = cluster.node_names[0]
+    job.apply(pod={"schedulerName": "by-hand"})
+    lost_twice(job, node, lambda name: bind(job, name, node))
+    assert "job-1-2 cannot be (NodeAffinity: Pod was rejected: " in job.told("NodeExclusionLifted")[0]
+    bind(job, "job-1-3", node)
+    assert running(job, "job-1-3") == node
+    job.join("job-0-0", "job-1-3")
+    assert job.round(3)["members"] == 2
 
 
 def test_a_node_that_failed_twice_is_avoided_while_there_are_others(job: PlayedJob) -> None:

@@ -17,6 +17,7 @@ from elasticjob.core.participant import Membership
 from elasticjob.drain import agreement as drain_module
 from elasticjob.drain.agreement import Drain
 from elasticjob.drain.board import StopBoard
+from elasticjob.store.missing_keys import missing_ranks
 from elasticjob.store.server import serve
 from elasticjob.worker.stopping import (
     ASKED_FILE,
@@ -212,6 +213,19 @@ def test_one_of_the_workers_of_a_torchrun_ends_well_while_the_other_stops(tmp_pa
     assert ranks[0].said == [8]
 
 
+def test_a_step_at_which_no_worker_has_called_is_not_said_to_be_where_they_stopped(tmp_path: Path) -> None:
+    """They call should_stop every hundred steps: the first step from which none has gone on is between."""
+    ranks = members(tmp_path, 2)
+    for one in ranks:
+        one.say(100, GOES_ON)
+        one.drain.start()
+    wait_for(lambda: all(one.asked[0] > 0 for one in ranks), 30, "they have agreed")
+    for one in ranks:
+        one.say(200, STOPPED)
+    wait_for(lambda: over(*ranks), 30, "the drain has ended")
+    assert ranks[0].said == [200]
+
+
 # shows: a round drains, and the workers of some pods do not stop, or a torchrun does not answer
 def test_the_leader_says_for_whom_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """First two of four torchruns do not answer. Then one worker does not come to the step."""
@@ -263,13 +277,13 @@ def test_a_leader_alone_says_that_it_waits_for_its_own(
 
 
 @pytest.mark.parametrize("late", [(), (0,), (4,), (1, 2), tuple(range(1, 5))])
-def test_members_without_a_key_are_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: tuple[int, ...]
-) -> None:
+def test_members_without_a_key_are_found(late: tuple[int, ...]) -> None:
+    def there(asked: list[str]) -> bool:
+        return all(int(key[3:]) not in late for key in asked)
+
     keys = [f"key{rank}" for rank in range(5)]
-    drain = Drain(member(1, 0, 5), StopBoard(str(tmp_path), 1), ignore, lambda: "")
-    monkeypatch.setattr(drain, "_there", lambda asked: all(int(key[3:]) not in late for key in asked))
-    assert drain._missing(keys, 0) == list(late)
+    assert missing_ranks(there, keys, 64) == list(late)
+    assert missing_ranks(there, keys[1:], 1, first=1)[:1] == [rank for rank in late if rank][:1]
 
 
 def test_a_drain_ends_with_its_round(tmp_path: Path) -> None:

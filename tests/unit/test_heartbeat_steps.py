@@ -16,14 +16,15 @@ from elasticjob.contract.reports import ProgressReport, RoundReport
 from elasticjob.core.participant import Membership
 from elasticjob.store.connection import KeyValueStore
 from elasticjob.store.server import serve
+from elasticjob.watch import member_flags
 from elasticjob.watch.heartbeats import (
     ENDPOINT_KEY,
     HEARTBEAT_KEY,
     NO_STEP,
     STEP_KEY,
     Heartbeats,
-    MemberFlag,
 )
+from elasticjob.watch.member_flags import MemberFlag
 from elasticjob.watch.step_files import StepReader
 from elasticjob.worker.progress import StepFile
 from tests.unit.listening import Listening
@@ -41,6 +42,7 @@ class Member:
         self.verified: list[float] = []
         self.ready: set[str] = set()
         self.all_said: list[str] = []
+        self.few: list[list[int]] = []
         self.heartbeats = Heartbeats(
             membership,
             StepReader(str(folder)),
@@ -51,7 +53,9 @@ class Member:
                 verify_source=self.verified.append,
             ),
             [
-                MemberFlag(key, partial(self._is_so, key), partial(self.all_said.append, key))
+                MemberFlag(
+                    key, partial(self._is_so, key), partial(self.all_said.append, key), self.few.append
+                )
                 for key in ("a/", "b/")
             ],
         )
@@ -118,6 +122,23 @@ def test_the_leader_is_told_once_when_all_have_said_something(members: list[Memb
     members[0].workers[0].write(4)
     wait_for(lambda: members[0].steps() == [(4, 4)], 60, "another heartbeat")
     assert [member.all_said for member in members] == [["b/", "a/"], *([] for _ in members[1:])]
+
+
+@pytest.mark.parametrize("members", [3], indirect=True)
+@pytest.mark.parametrize(("ready", "missing"), [((0,), [1, 2]), ((0, 2), [1]), ((1,), [0, 2]), ((1, 2), [0])])
+def test_the_leader_is_told_once_which_members_have_not_said_something(
+    members: list[Member], monkeypatch: pytest.MonkeyPatch, ready: tuple[int, ...], missing: list[int]
+) -> None:
+    """Also of itself; and those that say it later are heard."""
+    monkeypatch.setattr(member_flags, "FEW_SECONDS", 2.5)
+    for rank in ready:
+        members[rank].ready.add("a/")
+    wait_for(lambda: members[0].few, 60, "some have not said it")
+    assert members[0].all_said == []
+    for member in members:
+        member.ready.add("a/")
+    wait_for(lambda: members[0].all_said, 60, "all have said it")
+    assert [member.few for member in members] == [[missing], [], []]
 
 
 @pytest.mark.parametrize("members", [3], indirect=True)

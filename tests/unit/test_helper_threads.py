@@ -29,8 +29,8 @@ from elasticjob.watch.heartbeats import (
     NO_STEP,
     STEP_KEY,
     Heartbeats,
-    MemberFlag,
 )
+from elasticjob.watch.member_flags import MemberFlag
 from elasticjob.watch.step_files import StepReader
 from elasticjob.worker.progress import StepFile
 from elasticjob.worker.stopping import GOES_ON, NOTHING_ASKED, STOP_SUFFIX, STOPPED, map_word

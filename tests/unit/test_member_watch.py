@@ -18,7 +18,8 @@ from elasticjob.leases.writer import LeaseWriter
 from elasticjob.warm.eligibility import Starts
 from elasticjob.warm.workers import WarmWorkers
 from elasticjob.watch import member_watch
-from elasticjob.watch.heartbeats import Listener, MemberFlag
+from elasticjob.watch.heartbeats import Listener
+from elasticjob.watch.member_flags import MemberFlag
 from elasticjob.watch.member_watch import MemberWatch, WorkerFiles
 from elasticjob.watch.step_files import StepReader
 from elasticjob.worker.progress import PROGRESS_DIR_ENV
@@ -69,6 +70,18 @@ class HeldHeartbeats:
             flag.on_all()
 
 
+def held(monkeypatch: pytest.MonkeyPatch) -> list[HeldHeartbeats]:
+    """The heartbeats of all rounds, as they are made."""
+    made: list[HeldHeartbeats] = []
+
+    def make(*arguments: Any) -> HeldHeartbeats:
+        made.append(HeldHeartbeats(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(member_watch, "Heartbeats", make)
+    return made
+
+
 class Said(LeaseWriter):
     """What would be written."""
 
@@ -84,16 +97,30 @@ class Said(LeaseWriter):
         self.along += [f"{key}: {text}" for key, text in annotations.items()]
 
 
+def test_the_log_says_once_whose_workers_do_not_call_should_stop(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = held(monkeypatch)
+    core = joined(ROUND)
+    step = core.take_action()
+    assert isinstance(step, Enter)
+    watch = MemberWatch(core, Said(), lambda _: None)
+    watch.begin(step.membership, NOT_PASSED, FILES)
+    say = made[0].flags[0].on_few
+    assert say is not None
+    say([1])
+    say([0, 2])
+    watch.stop_heartbeats()
+    say([1])
+    text = "round 1: not all workers of {} call should_stop, as others do, so no planned change waits for a "
+    text += "checkpoint: call it on every rank"
+    assert caplog.messages == [text.format("group rank 1"), text.format("group ranks 0, 2")]
+
+
 def test_nothing_is_said_of_a_round_that_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that probes a port is not waited for when the round is left. What it finds then is no loss of
     the next round, whose members have not yet been announced."""
-    made: list[HeldHeartbeats] = []
-
-    def make(*arguments: Any) -> HeldHeartbeats:
-        made.append(HeldHeartbeats(*arguments))
-        return made[-1]
-
-    monkeypatch.setattr(member_watch, "Heartbeats", make)
+    made = held(monkeypatch)
     core = joined(ROUND)
     step = core.take_action()
     assert isinstance(step, Enter)

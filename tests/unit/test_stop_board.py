@@ -13,6 +13,7 @@ from elasticjob.drain.board import StopBoard
 from elasticjob.worker.stopping import GOES_ON, STOP_SUFFIX, map_word
 
 
+# shows: some ranks call `should_stop`, and others do not
 def test_fewer_than_all_that_call_should_stop_are_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

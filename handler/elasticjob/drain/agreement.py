@@ -29,6 +29,7 @@ from elasticjob.drain.board import ENDED, StopBoard
 from elasticjob.store.connect import connect
 from elasticjob.store.connection import KeyValueStore, StoreConnection
 from elasticjob.store.errors import CannotConnect, StoreGone
+from elasticjob.store.missing_keys import missing_ranks
 from elasticjob.worker.stopping import HOLD, NOTHING_ASKED
 
 logger = logging.getLogger(__name__)
@@ -162,7 +163,7 @@ class Drain:
                 self._report_waiting(step, keys)
                 self._pause()
             if at != ENDED or self._others_have_stopped(keys):
-                self._stopped(step)
+                self._stopped(max(step, at))  # they may call should_stop every hundred steps
 
     def _hold(self) -> bool:
         """Hold the workers until the members have agreed on a step, or to go on training. False if not all
@@ -184,7 +185,7 @@ class Drain:
         if step is None:
             logger.warning("round %d: the members did not agree on a step to stop at", m.number)
         else:
-            logger.info("round %d: workers stop at step %d", m.number, step)
+            logger.info("round %d: workers stop at step %d, unless they end before it", m.number, step)
         return True
 
     def _others_have_stopped(self, keys: list[str]) -> bool:
@@ -226,22 +227,17 @@ class Drain:
         """Report now and then, on the leader, which members have not set their key."""
         if not self._leads or self._tell_waiting is None or time.monotonic() < self._report_at:
             return
-        waiting = step, (0,) if self._connection is None else tuple(self._missing(keys, 0))[:MAX_REPORTED]
+        waiting = step, self._missing(keys)
         if waiting != self._reported and waiting[1]:
             self._reported = waiting
             self._tell_waiting(*waiting)
         self._report_at = time.monotonic() + REPORT_SECONDS
 
-    def _missing(self, keys: Sequence[str], first: int) -> list[int]:
-        """The ranks whose key is missing; ``keys`` are those of consecutive ranks from ``first`` on. Stops
-        when it has found as many as a report names."""
-        if self._there(list(keys)):
-            return []
-        if len(keys) == 1:
-            return [first]
-        half = len(keys) // 2
-        found = self._missing(keys[:half], first)
-        return found if len(found) >= MAX_REPORTED else found + self._missing(keys[half:], first + half)
+    def _missing(self, keys: Sequence[str]) -> tuple[int, ...]:
+        """The ranks whose key is missing, as many as a report names; ``keys`` are those of all members."""
+        if self._connection is None:
+            return (0,)
+        return tuple(missing_ranks(self._there, keys, MAX_REPORTED))[:MAX_REPORTED]
 
     def _there(self, keys: list[str]) -> bool:
         return self._connection is None or bool(self._call(lambda store: store.check(keys)))

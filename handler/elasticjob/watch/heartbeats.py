@@ -17,6 +17,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol, cast
 
 from torch.distributed import PrefixStore
@@ -29,6 +30,7 @@ from elasticjob.store.connect import connect
 from elasticjob.store.connection import KeyValueStore, StoreCall, StoreConnection
 from elasticjob.store.errors import CannotConnect, StoreGone
 from elasticjob.store.probe import probe
+from elasticjob.watch.member_flags import MemberFlag
 from elasticjob.watch.step_files import StepReader
 
 logger = logging.getLogger(__name__)
@@ -60,29 +62,8 @@ class Answer(NamedTuple):
     """The highest step of each other member, by rank; None while that is unknown."""
     raised: frozenset[str] = frozenset()
     """The keys of the flags that all others have raised."""
-
-
-class MemberFlag:
-    """A flag that each member raises once in a round: under ``key``, as soon as ``condition`` is true.
-    ``on_all`` is called on the leader, once, when all members have raised it."""
-
-    def __init__(self, key: str, condition: Callable[[], bool], on_all: Callable[[], None]) -> None:
-        self.key = key
-        self.on_all = on_all
-        self.raised = False
-        """This agent has raised it."""
-        self.done = False
-        """A member has stored it; on the leader, ``on_all`` was called."""
-        self._condition = condition
-
-    def update(self) -> None:
-        """Ask for the condition, until it is true."""
-        self.raised = self.raised or self._condition()
-
-    @property
-    def due(self) -> bool:
-        """Whether a member still has to store it, or the leader to find it stored by the others."""
-        return self.raised and not self.done
+    missing: Mapping[str, list[int]] = {}
+    """By key, the ranks that have not raised a flag although others have for long."""
 
 
 class Listener(Protocol):
@@ -225,6 +206,9 @@ class Heartbeats:
                 if flag.due and flag.key in answer.raised:
                     flag.done = True
                     self._guarded(flag.on_all)
+                if flag.on_few is not None and flag.key in answer.missing and not flag.done:
+                    on_few, flag.on_few = flag.on_few, None
+                    self._guarded(partial(on_few, answer.missing[flag.key]))
             self._guarded(lambda: self._follow_progress(answer))
         now = time.monotonic()
         suspects = self._monitor.tick(now, answer.counts)
@@ -286,7 +270,8 @@ class Heartbeats:
                 self._changed.wait_for(lambda: call.done, ANSWER_SECONDS)
             after = self._answer()
             steps = before.steps if after.steps is None else after.steps
-            return Answer(before.counts | after.counts, steps, before.raised | after.raised)
+            counts, raised = before.counts | after.counts, before.raised | after.raised
+            return Answer(counts, steps, raised, {**before.missing, **after.missing})
         return before
 
     def _answer(self) -> Answer:
@@ -312,8 +297,7 @@ class Heartbeats:
             self._stored_step = step
         for flag in self._flags:
             if flag.due:
-                store.set(f"{flag.key}{rank}", "1")
-                flag.done = True
+                flag.store(store, rank)
         self._answers += 1
         return Answer({0: self._answers})
 
@@ -326,13 +310,10 @@ class Heartbeats:
             self._endpoints.update({rank: text.decode() for rank, text in zip(ranks, endpoints, strict=True)})
         values = store.multi_get([f"{key}{rank}" for key in (HEARTBEAT_KEY, STEP_KEY) for rank in ranks])
         counts = {rank: int(value) for rank, value in zip(ranks, values[: len(ranks)], strict=True)}
-        raised = frozenset(
-            flag.key
-            for flag in self._flags
-            if flag.due and store.check([f"{flag.key}{rank}" for rank in ranks])
-        )
+        raised = frozenset(flag.key for flag in self._flags if flag.due and flag.raised_by(store, ranks))
+        missing = {flag.key: few for flag in self._flags if (few := flag.missing(store, ranks))}
         steps = {rank: int(value) for rank, value in zip(ranks, values[len(ranks) :], strict=True)}
-        return Answer(counts, steps, raised)
+        return Answer(counts, steps, raised, missing)
 
     def _probe(self, suspects: list[int]) -> None:
         endpoints = {rank: self._endpoints[rank] for rank in suspects[:MAX_PROBED] if rank in self._endpoints}

@@ -25,7 +25,8 @@ from elasticjob.drain.board import StopBoard
 from elasticjob.leases.writer import LeaseWriter
 from elasticjob.store.round_store import RoundStore
 from elasticjob.warm.workers import WarmWorkers
-from elasticjob.watch.heartbeats import FENCED_KEY, PREPARED_KEY, TAKES_PART_KEY, Heartbeats, MemberFlag
+from elasticjob.watch.heartbeats import FENCED_KEY, PREPARED_KEY, TAKES_PART_KEY, Heartbeats
+from elasticjob.watch.member_flags import MAX_MISSING, MemberFlag
 from elasticjob.watch.post_round_probe import PostRoundProbe
 from elasticjob.watch.step_files import StepReader
 from elasticjob.worker.resumed import read_resumed
@@ -120,7 +121,7 @@ class RoundWatch:
         self._resumed_folder = files.steps.folder if m.group_rank == 0 else ""
         """Where rank 0's worker says where the state came from; "" once that is known."""
         flags = [
-            MemberFlag(TAKES_PART_KEY, files.board.take_part, self._all_take_part),
+            MemberFlag(TAKES_PART_KEY, files.board.take_part, self._all_take_part, self._few_take_part),
             MemberFlag(FENCED_KEY, files.all_fenced, self._all_fenced),
         ]
         if watch.warm is not None:
@@ -220,6 +221,18 @@ class RoundWatch:
     def _all_take_part(self) -> None:
         if not self._over():
             self._lease.write(drain=DrainReport(self._m.nonce).dump())
+
+    def _few_take_part(self, missing: list[int]) -> None:
+        if not self._over():
+            more = " and more" if len(missing) == MAX_MISSING else ""
+            logger.warning(
+                "round %d: not all workers of group rank%s %s%s call should_stop, as others do, so no "
+                "planned change waits for a checkpoint: call it on every rank",
+                self._m.number,
+                "s" * (len(missing) > 1),
+                ", ".join(map(str, missing)),
+                more,
+            )
 
     def _all_fenced(self) -> None:
         if not self._over():

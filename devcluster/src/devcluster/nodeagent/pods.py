@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from devcluster.nodeagent.affinity import may_run, requires_nodes
 from devcluster.nodeagent.api import STRATEGIC, UNREACHABLE, ApiError, Object
 from devcluster.nodeagent.containers import Process, Runtime, Scope
 from devcluster.nodeagent.env import PodFacts, Sources
@@ -23,6 +24,7 @@ from devcluster.nodeagent.netns import NetworkError
 from devcluster.nodeagent.network import PodNetwork
 from devcluster.nodeagent.nodes import Node, timestamp
 from devcluster.nodeagent.status import (
+    MISPLACED,
     TOO_OLD,
     Addresses,
     Terminated,
@@ -38,6 +40,7 @@ from devcluster.nodeagent.workload import Backoff, Sandbox, Workload
 _logger = logging.getLogger(__name__)
 
 _VOLUME_RETRY_SECONDS = 0.5
+_NODE_RETRY_SECONDS = 0.1
 _FIRST_RETRY_SECONDS = 0.1
 _LAST_RETRY_SECONDS = 2.0
 _ORPHAN_GRACE_SECONDS = 1.0
@@ -255,6 +258,9 @@ class PodWorker:
         """Run the containers in their order until none runs any more, and none will."""
         if self._take_up():
             return
+        if requires_nodes(self.pod["spec"]) and not await self._may_run_here():
+            self.terminate(MISPLACED, 0.0)
+            return
         self._change()  # they are being created
         self._sandbox = sandbox = await self._make_sandbox()
         for workload in self._init:
@@ -300,6 +306,16 @@ class PodWorker:
         for workload in self.workloads:
             workload.resume(restarts.get(workload.status.name, -1) + 1)
         return False
+
+    async def _may_run_here(self) -> bool:
+        """Ask for the node as it is now: its labels change."""
+        while True:
+            try:
+                node = await self.node.request("GET", f"/api/v1/nodes/{self.node.name}")
+                return may_run(self.pod["spec"], self.node.name, node["metadata"].get("labels") or {})
+            except (ApiError, *UNREACHABLE) as error:
+                _logger.info("pod %s/%s: %r", self.namespace, self.name, error)
+                await asyncio.sleep(_NODE_RETRY_SECONDS)
 
     async def _make_sandbox(self) -> Sandbox:
         self._directory.mkdir(parents=True, exist_ok=True)

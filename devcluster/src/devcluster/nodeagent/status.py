@@ -87,6 +87,11 @@ SHUT_DOWN = Termination("Terminated", "Pod was terminated in response to imminen
 NOT_ADMITTED = Termination(
     "NodeShutdown", "Pod was rejected: Pod was rejected as the node is shutting down.", admitted=False
 )
+MISPLACED = Termination(
+    "NodeAffinity",
+    "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector",
+    admitted=False,
+)
 
 
 UNLOCATED = "ContainerStatusUnknown"

@@ -133,7 +133,8 @@ def takes_part(p: Pass) -> bool:
 
 
 def _waiting(p: Pass) -> str:
-    """A clause on the pods that the drain waits for, as the leader says; "" if it says nothing."""
+    """A clause on the pods that the drain waits for, as the leader says; "" if it says nothing. It does not
+    name the step: where training ends before it, no worker comes to it."""
     report = _report(p)
     if report is None or not report.waiting_ranks:
         return ""
@@ -141,7 +142,7 @@ def _waiting(p: Pass) -> str:
     pods = listed([m.pod_name for m in p.status.members() if m.group_rank in ranks])
     if not report.step:
         return f"; no answer from torchrun in {pods}"
-    return f"; not stopped at step {report.step}, nor ended before it: {pods}"
+    return f"; neither stopped nor ended: {pods}"
 
 
 def _left(p: Pass) -> float:
