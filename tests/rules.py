@@ -156,12 +156,19 @@ def decide_without_minimum(candidates: list[Candidate], *_: Any) -> FormRound | 
     return FormRound(tuple(candidates)[:1]) if candidates else Defer(None, "nobody")
 
 
-def decide_with_spares(candidates: Any, awaited: Any, minimum: int, replicas: int) -> FormRound | Defer:
+def decide_with_spares(
+    candidates: Any, awaited: Any, minimum: int, replicas: int, *_: Any
+) -> FormRound | Defer:
     """A round is one larger than wanted."""
     return decide(candidates, awaited, minimum, replicas + 1)
 
 
-def form_at_once(candidates: Any, _awaited: Any, _minimum: int, replicas: int) -> FormRound | Defer:
+def any_size(_: Any, most: int) -> int:
+    """Every size is allowed."""
+    return most
+
+
+def form_at_once(candidates: Any, _awaited: Any, _minimum: int, replicas: int, *_: Any) -> FormRound | Defer:
     """Nothing is waited for."""
     return decide(candidates, (), 1, replicas)
 
@@ -233,6 +240,7 @@ RULES = {
     ),
     "I3 never fewer": Rule("elasticjob.rounds.formation.decide", decide_without_minimum),
     "I3 never more": Rule("elasticjob.rounds.formation.decide", decide_with_spares),
+    "I3 only some sizes": Rule("elasticjob.rounds.sizes.Sizes.floor", any_size),
     "I3 bounds break nothing": Rule("changes.scaling.rescale", break_below_minimum),
     "I4 late announcements": Rule("state.pass_state.Pass.in_time", gives(True)),
     "I4 who may be a member": Rule("state.pass_state.Pass.joined", joined_whoever),

@@ -11,6 +11,9 @@ from tests.e2e.job import JobRun
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 
 
+NO_SIZE = '{"spec": {"minReplicas": 2}}'
+
+
 def ranks(job: JobRun) -> dict[str, int]:
     """The members' ranks by pod."""
     return {p["podName"]: p["groupRank"] for p in job.status()["participants"] if "groupRank" in p}
@@ -52,6 +55,30 @@ def test_a_spare_is_promoted_and_replaced(job: JobRun) -> None:
         "also the spare has ended",
     )
     assert job.pods()[fresh]["status"]["phase"] == "Succeeded"
+
+
+# shows: pods are lost or added, and rounds may only have some sizes ...
+def test_rounds_have_one_of_some_sizes(job: JobRun) -> None:
+    job.apply(replicas=3, minReplicas=1, scaling={"sizes": [1, 3], "scaleUpDelaySeconds": 0})
+    job.training(1, members=3)
+    job.scale(2)
+    job.training(2, members=1)
+    job.says("1 of 2 replicas train: sizes are 1, 3; 1 stands by")
+    job.wait_for(lambda: len(job.pods()) == 2 and len(standbys(job)) == 1, "one stands by, one has gone")
+    assert job.status()["replicas"] == 1, "what /scale says leaves it out"
+    job.scale(4)
+    job.training(3, members=3)
+    job.says("3 of 4 replicas train: sizes are 1, 3; 1 stands by")
+    assert [(entry["cause"], entry["members"]) for entry in job.rounds()[1:]] == [
+        ("ScaledDown", 1),
+        ("ScaledUp", 3),
+    ]
+    refused = job.cluster.kubectl(
+        "patch", "ej/job", "-n", job.namespace, "--type=merge", "-p", NO_SIZE, check=False
+    )
+    assert "2 is not one of scaling.sizes ([1, 3])" in refused.stderr
+    job.stop()
+    job.complete()
 
 
 @pytest.mark.slow

@@ -7,8 +7,19 @@ from dataclasses import replace
 from typing import Any
 
 from elasticjob.contract.limits import Limits
-from elasticjob_operator.plan.state.model import CleanPodPolicy, Job, Limit, MemoryCheckpoints, Pod, Rule
+from elasticjob.rounds.sizes import Sizes
+from elasticjob_operator.plan.state.model import (
+    CleanPodPolicy,
+    Job,
+    JobSpec,
+    Limit,
+    MemoryCheckpoints,
+    Pod,
+    Rule,
+)
+from elasticjob_operator.plan.state.sized import sized
 from elasticjob_operator.plan.state.status import JobStatus
+from tests.asked import asked
 
 
 class SpecCommands:
@@ -21,8 +32,9 @@ class SpecCommands:
     version: int
 
     def do_job(self, **options: str) -> None:
-        """Set fields of the spec; ``template=none`` for pods of others, ``node``: the template names it."""
-        spec = self.job.spec
+        """Set fields of the spec; ``template=none`` for pods of others, ``node``: the template names it;
+        ``sizes=2,4`` or ``multiple=4``."""
+        spec = asked(self.job.spec)
         budgets = {}
         for account in ("application", "infrastructure"):
             if account in options:
@@ -34,8 +46,9 @@ class SpecCommands:
             self.job,
             generation=self.job.generation + 1,
             uid=options.get("uid", self.job.uid),
-            spec=replace(
+            spec=_sized(
                 spec,
+                options,
                 replicas=int(options.get("replicas", spec.replicas)),
                 min_replicas=int(options["min"]) if "min" in options else spec.min_replicas,
                 spares=int(options.get("spares", spec.spares)),
@@ -60,7 +73,7 @@ class SpecCommands:
                 ),
                 template=None if options.get("template") == "none" else _on(options, spec.template),
                 limits=replace(replace(spec.limits, **limits) if limits else Limits(), hang_timeout=hang),
-                **budgets,  # type: ignore[arg-type]
+                **budgets,
             ),
         )
         self.version += 1
@@ -113,6 +126,13 @@ class SpecCommands:
         """``limit application 1 window=600``, or ``none``."""
         allowed = None if restarts == "none" else int(restarts)
         self._set_spec(**{account: Limit(allowed, int(window) if window else None)})
+
+
+def _sized(spec: JobSpec, options: dict[str, str], **changes: Any) -> JobSpec:
+    listed = tuple(int(size) for size in options.get("sizes", "").split(",") if size)
+    multiple = int(options.get("multiple", 1))
+    sizes = Sizes(listed, multiple) if listed or multiple > 1 else spec.sizes
+    return sized(replace(spec, sizes=sizes, **changes))
 
 
 def _on(options: dict[str, str], template: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

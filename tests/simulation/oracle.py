@@ -148,6 +148,8 @@ class Oracle:
             raise Violation(
                 "I3", f"round {r.number} has {len(members)} members, not {least} to {spec.replicas}"
             )
+        if spec.sizes.ceil(len(members)) != len(members):
+            raise Violation("I3", f"round {r.number} has {len(members)} members: {spec.sizes.words}")
         if [m.group_rank for m in members] != list(range(len(members))):
             raise Violation("I2", f"the ranks of round {r.number} are {[m.group_rank for m in members]}")
         for member in members:

@@ -207,7 +207,7 @@ def _check_what_is_possible(w: World) -> None:
             raise Violation("I11", f"{len(there)} of {len(members)} members train on; it says {said}")
         return
     joined = [a for a in w.running() if not a.hangs and _may_announce(w, a)]
-    possible = min(spec.replicas, sum(not _was_replaced(w, a.name) for a in joined))
+    possible = spec.sizes.floor(min(spec.replicas, sum(not _was_replaced(w, a.name) for a in joined)))
     if possible >= status.min_replicas and (
         status.current_round.phase != "Active" or status.current_round.established_time is None
     ):

@@ -10,9 +10,11 @@ import random
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from elasticjob.rounds.sizes import ANY, Sizes
+
 CLASSES = (
     *("sidecars", "broken", "scale", "commands", "neighbour", "writes", "stranded", "fencing", "drains"),
-    *("payback", "warm", "fenced", "uneven", "mute"),
+    *("payback", "warm", "fenced", "uneven", "mute", "sizes"),
 )
 SHARE = 0.1
 """The part of all histories in which a class is."""
@@ -82,7 +84,8 @@ class Traits:
     workers are on, and in a round so many leaders say that their members prepare the next start without end.
     ``fenced``: checkpoints refuse what an earlier round saves, and whole rounds are cut off. ``uneven``: the
     script calls ``should_stop``, and every other slot's workers have so many seconds less to train. ``mute``:
-    so often (seconds) the API server refuses an agent's writes for a while, and not what it reads."""
+    so often (seconds) the API server refuses an agent's writes for a while, and not what it reads. ``sizes``:
+    rounds may only have these."""
 
     sidecars: bool = False
     places: int | None = None
@@ -99,6 +102,10 @@ class Traits:
     fenced: bool = False
     uneven: float = 0.0
     mute: float | None = None
+    sizes: Sizes = ANY
+
+
+_SIZES = (Sizes((1, 2, 4)), Sizes((1, 3)), Sizes((2, 5)), Sizes(multiple=2), Sizes(multiple=3))
 
 
 def draw(seed: int) -> Traits:
@@ -122,6 +129,7 @@ def draw(seed: int) -> Traits:
         "fenced" in here,
         dice["uneven"].choice((5.0, 20.0, 100.0)) if "uneven" in here else 0.0,
         dice["mute"].choice((10.0, 30.0, 90.0)) if "mute" in here else None,
+        dice["sizes"].choice(_SIZES) if "sizes" in here else ANY,
     )
 
 

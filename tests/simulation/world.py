@@ -15,7 +15,9 @@ from elasticjob_operator.plan.state.evidence import (
     SCALING,
 )
 from elasticjob_operator.plan.state.model import Job, JobSpec, Limit, Pod
+from elasticjob_operator.plan.state.sized import sized
 from elasticjob_operator.plan.state.status import JobStatus
+from tests.asked import asked
 from tests.simulation.agent import Agent
 from tests.simulation.api import JOB_KEY, LIST_KEY, ROUND_KEY, Api, Item, Key
 from tests.simulation.cluster import Cluster
@@ -116,8 +118,9 @@ class World(Training):
         rng = self.kernel.rng
         replicas = rng.choice((1, 2, 2, 3, 3, 4))
         budget = rng.choice((None, None, None, 1, 3))
-        return JobSpec(
+        spec = JobSpec(
             replicas=replicas,
+            sizes=self.traits.sizes,
             min_replicas=rng.choice((None, 1, max(1, replicas - 1))),
             template=None if self.others else {},
             application=Limit(budget, None if budget is None else 10_000),
@@ -127,6 +130,7 @@ class World(Training):
             spares=rng.choice((0, 0, 0, 1, 2)),
             limits=Limits(hang_timeout=rng.choice((0, 30, 90)) if self.behaviour.steps else 0),
         )
+        return sized(spec)
 
     def hang_workers(self) -> None:
         """The training loop of the present round stands still from now on; the leader is the one to tell."""
@@ -230,7 +234,8 @@ class World(Training):
         if item is None:
             return
         value: JobValue = item.value
-        job = replace(value.job, generation=value.job.generation + 1, spec=change(value.job.spec))
+        spec = sized(change(asked(value.job.spec)))
+        job = replace(value.job, generation=value.job.generation + 1, spec=spec)
         self.oracle.happens("*", SCALING)
         self.api.put(JOB_KEY, JobValue(job, value.status))
 

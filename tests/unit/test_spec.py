@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from elasticjob.contract.limits import Limits
+from elasticjob.rounds.sizes import Sizes
 from elasticjob_operator.observe.spec import (
     JobDefaults,
     MalformedJob,
@@ -122,7 +123,7 @@ def test_full_spec() -> None:
                 "idleDeadlineSeconds": 6,
                 "fencing": {"type": "AfterSeconds", "afterSeconds": 120},
             },
-            "scaling": {"scaleUpDelaySeconds": 0, "paybackSeconds": 600},
+            "scaling": {"scaleUpDelaySeconds": 0, "paybackSeconds": 600, "sizes": [4, 2]},
             "suspend": True,
             "managedBy": "elasticjob.dev/operator",
             "activeDeadlineSeconds": 11,
@@ -136,6 +137,7 @@ def test_full_spec() -> None:
         min_replicas=2,
         max_replicas=8,
         spares=1,
+        sizes=Sizes((2, 4)),
         nproc_per_node="2",
         template=template,
         handler_source="Image",

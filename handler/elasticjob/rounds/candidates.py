@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from elasticjob.contract.text import counted
+from elasticjob.rounds.sizes import ANY, Sizes
 
 _REASONS = 3
 """The most reasons that a sentence gives for a wait."""
@@ -73,35 +74,38 @@ def decide(
     expected: Iterable[Expected],
     minimum: int,
     replicas: int,
+    sizes: Sizes = ANY,
 ) -> FormRound | Defer:
     """Complete the round as soon as every participant that can be expected has joined, up to ``replicas``.
 
-    Below ``minimum`` it waits without limit. The place of a member of the round before that is still on its
-    way is kept for a while: neither a spare nor, if the round shrinks, a member of a higher rank takes it.
+    It has the largest of the ``sizes`` for which participants have joined, and waits only for those who make
+    a larger one possible. Below ``minimum`` it waits without limit. The place of a member of the round before
+    that is still on its way is kept for a while: neither a spare nor, if the round shrinks, a member of a
+    higher rank takes it. ``replicas`` is one of the sizes.
     """
-    joined = len(candidates)
-    if joined >= replicas:
-        held = _with_a_place(candidates, [e for e in expected if e.rank_held_seconds > 0], replicas)
-        if held:
-            return Defer(
-                min(e.rank_held_seconds for e in held),
-                f"enough replicas have joined; waiting briefly for {_names(held)} to rejoin with the "
-                f"same group rank{'s' * (len(held) != 1)}",
-            )
-        return FormRound(assign_ranks(candidates, replicas))
+    expected = list(expected)
+    joined, minimum = len(candidates), min(sizes.ceil(minimum), replicas)
+    size = sizes.floor(min(joined, replicas))
     outstanding = sorted((e for e in expected if e.wait_seconds > 0), key=lambda e: e.wait_seconds)
-    if joined >= minimum and not outstanding:
-        return FormRound(assign_ranks(candidates, replicas))
-    if joined >= minimum:
+    if size < minimum:
+        count = f"{joined_of(joined, replicas)}, at least {minimum} required"
+        if outstanding:
+            return Defer(outstanding[0].wait_seconds, f"waiting for {reasons(outstanding)}", count)
+        return Defer(None, f"no {'other ' * (joined > 0)}pod is starting", count)
+    if sizes.floor(min(joined + len(outstanding), replicas)) > size:
         return Defer(
             outstanding[0].wait_seconds,
-            f"waiting for {reasons(outstanding)}; the round starts with {joined} of "
+            f"waiting for {reasons(outstanding)}; the round starts with {size} of "
             f"{counted(replicas, 'replica')} in {outstanding[-1].wait_seconds:.0f} s",
         )
-    count = f"{joined_of(joined, replicas)}, at least {minimum} required"
-    if outstanding:
-        return Defer(outstanding[0].wait_seconds, f"waiting for {reasons(outstanding)}", count)
-    return Defer(None, f"no {'other ' * (joined > 0)}pod is starting", count)
+    held = _with_a_place(candidates, [e for e in expected if e.rank_held_seconds > 0], size)
+    if held:
+        return Defer(
+            min(e.rank_held_seconds for e in held),
+            f"enough replicas have joined; waiting briefly for {_names(held)} to rejoin with the "
+            f"same group rank{'s' * (len(held) != 1)}",
+        )
+    return FormRound(assign_ranks(candidates, size))
 
 
 def joined_of(joined: int, replicas: int) -> str:

@@ -9,6 +9,7 @@ from datetime import datetime
 from elasticjob.contract.round_record import Phase
 from elasticjob.rounds.candidates import Candidate, Defer, Expected, FormRound, decide
 from elasticjob.rounds.causes import PLANNED, Cause
+from elasticjob.rounds.sizes import ANY, Sizes
 from elasticjob.rounds.state import Finding, Member, MemberState, RoundState, RoundView
 from elasticjob.rounds.waits import RoundWait
 
@@ -74,12 +75,13 @@ def form(
     expected: Sequence[Expected],
     minimum: int,
     wanted: int,
+    sizes: Sizes = ANY,
 ) -> FormRound | Defer:
     """Whether the next round can begin, and with which members in which order. If too few are left without
     the unreachable members, those are soon lost."""
     if len(candidates) + len(expected) < minimum:
         _expire_unreachable(view)
-    decision = decide(candidates, expected, minimum, wanted)
+    decision = decide(candidates, expected, minimum, wanted, sizes)
     if isinstance(decision, Defer) and decision.seconds is not None:
         view.waits.wake(decision.seconds)
     return decision

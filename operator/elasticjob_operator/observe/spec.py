@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from elasticjob.contract.limits import Limits
+from elasticjob.rounds.sizes import Sizes
 from elasticjob_operator.observe.fields import version_of
 from elasticjob_operator.observe.packed_template import PackedTemplate, TemplateTooLarge
 from elasticjob_operator.plan.state import status_json
@@ -31,6 +32,7 @@ from elasticjob_operator.plan.state.model import (
     RuleAction,
     WarmWorkers,
 )
+from elasticjob_operator.plan.state.sized import sized
 from elasticjob_operator.plan.state.status import JobStatus
 from elasticjob_operator.plan.state.status_json import VERSION, StatusTooNewError
 from elasticjob_operator.plan.template import quantity
@@ -188,11 +190,13 @@ def read_spec(spec: Mapping[str, Any], defaults: JobDefaults = _NO_DEFAULTS) -> 
     own_pods = isinstance(template, dict)
     nproc = spec.get("nprocPerNode")
     ttl = _optional(spec, "ttlSecondsAfterFinished", 0)
-    return JobSpec(
+    scaling = _mapping(spec.get("scaling"))
+    asked = JobSpec(
         replicas=_number(spec, "replicas", 1, 1),
         min_replicas=_optional(spec, "minReplicas", 1),
         max_replicas=_optional(spec, "maxReplicas", 1),
         spares=_number(spec, "spares", 0, 0) if own_pods else 0,
+        sizes=_sizes(scaling),
         nproc_per_node=str(nproc) if isinstance(nproc, (int, str)) and str(nproc) else None,
         template=PackedTemplate(template) if isinstance(template, dict) else None,
         handler_source=_word(spec.get("handlerSource"), HandlerSource) or JobSpec.handler_source,
@@ -209,10 +213,8 @@ def read_spec(spec: Mapping[str, Any], defaults: JobDefaults = _NO_DEFAULTS) -> 
         idle_deadline=_optional(policy, "idleDeadlineSeconds", 1),
         fencing_after=_fencing(_mapping(policy.get("fencing"))),
         fencing_needs_proof=_mapping(policy.get("fencing")).get("type") == FencingType.WAIT_FOR_PROOF,
-        scale_up_delay=_number(
-            _mapping(spec.get("scaling")), "scaleUpDelaySeconds", JobSpec.scale_up_delay, 0
-        ),
-        payback=_optional(_mapping(spec.get("scaling")), "paybackSeconds", 1),
+        scale_up_delay=_number(scaling, "scaleUpDelaySeconds", JobSpec.scale_up_delay, 0),
+        payback=_optional(scaling, "paybackSeconds", 1),
         drain_seconds=_number(spec, "drainSeconds", JobSpec.drain_seconds, 0),
         suspend=own_pods and spec.get("suspend") is True,
         active_deadline=defaults.active_deadline if deadline is None else deadline,
@@ -220,6 +222,12 @@ def read_spec(spec: Mapping[str, Any], defaults: JobDefaults = _NO_DEFAULTS) -> 
         clean_pod_policy=_word(spec.get("cleanPodPolicy"), CleanPodPolicy) or JobSpec.clean_pod_policy,
         network_policy=_word(spec.get("networkPolicy"), NetworkPolicy) or JobSpec.network_policy,
     )
+    return sized(asked)
+
+
+def _sizes(scaling: Mapping[str, Any]) -> Sizes:
+    listed = sorted(size for size in _entries(scaling.get("sizes"), int) if size > 0)
+    return Sizes(tuple(listed), _number(scaling, "multipleOf", 1, 1))
 
 
 def _warm_workers(fields: object) -> WarmWorkers | None:

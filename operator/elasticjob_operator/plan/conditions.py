@@ -117,7 +117,8 @@ def _training(p: Pass, outlook: Outlook) -> tuple[str, str, str]:
         change = draining.describe(p) or outlook.change
         change = change.removesuffix(scaling.NONE_COMING) if stuck else change
         queue = "" if r.drain is not None else _queue(p)
-        more = "".join(f"; {text}" for text in (said, change, queue, p.observed.uncounted) if text)
+        parts = (said, change, scaling.describe_sizes(p), queue, p.observed.uncounted)
+        more = "".join(f"; {text}" for text in parts if text)
         state = "Training" if r.drain is None else "Draining"
         return "True", state, f"{who}{unheard.sentence(p)}{more}{_shortage(p)}{_held_up(p, stuck)}"
     ended = "" if r.resumed else f"round {r.number} ended: "
@@ -142,7 +143,8 @@ def _not_yet(p: Pass, waiting: Waiting) -> str:
         stuck = _stays_away(p)
     held = (early, unjoined, why, open_files.shortage(p), refused, stuck, ignored_pods.sentence(p))
     text = "; ".join(filter(None, (*held, _queue(p), p.observed.uncounted)))
-    return f"{text}; {count}" if count else text
+    sizes = scaling.describe_sizes(p) if count else ""
+    return "; ".join(filter(None, (text, sizes, count)))
 
 
 def _queue(p: Pass) -> str:

@@ -48,13 +48,13 @@ def running(cluster: ClusterAccess, namespace: str, **spec: Any) -> dict[str, An
 
 MAY_CHANGE: dict[str, Any] = {
     "replicas": 5,
-    "minReplicas": 1,
+    "minReplicas": 4,
     "maxReplicas": 9,
     "spares": 2,
     "warmWorkers": {"enabled": False, "imports": ["datasets"]},
     "memoryCheckpoints": {"perPod": 1000, "copies": 0, "spread": "None"},
     "rendezvous": {"rejoinTimeoutSeconds": 90, "lastCallTimeoutSeconds": 1},
-    "scaling": {"scaleUpDelaySeconds": 1, "paybackSeconds": 300},
+    "scaling": {"sizes": [1, 2, 5], "scaleUpDelaySeconds": 1, "paybackSeconds": 300},
     "failurePolicy": {"rules": [], "hangTimeoutSeconds": 60, "idleDeadlineSeconds": 60},
     "suspend": True,
     "drainSeconds": 0,

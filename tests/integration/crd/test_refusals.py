@@ -57,6 +57,39 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         manifest(replicas=3, minReplicas=4, maxReplicas=2),
         "minReplicas (4) must be less than or equal to maxReplicas (2)",
     ),
+    "less than the smallest size": (
+        manifest(scaling={"sizes": [2, 4]}),
+        "spec.replicas: Invalid value: 1 is less than each of scaling.sizes ([2, 4]), so no round could "
+        "form; raise replicas or add a smaller size",
+    ),
+    "less than one group": (
+        manifest(replicas=3, scaling={"multipleOf": 4}),
+        "spec.replicas: Invalid value: 3 is less than scaling.multipleOf (4), so no round could form; raise "
+        "replicas or lower multipleOf",
+    ),
+    "a minimum that is no size": (
+        manifest(replicas=4, minReplicas=3, scaling={"sizes": [2, 4]}),
+        "spec.minReplicas: Invalid value: 3 is not one of scaling.sizes ([2, 4]); a round has one of these "
+        "sizes, set minReplicas to the smallest that may train",
+    ),
+    "a minimum that is no multiple": (
+        manifest(replicas=8, minReplicas=6, scaling={"multipleOf": 4}),
+        "spec.minReplicas: Invalid value: 6 is not a multiple of scaling.multipleOf (4); set it to the "
+        "smallest multiple that may train",
+    ),
+    "sizes and a multiple": (
+        manifest(replicas=4, scaling={"sizes": [4], "multipleOf": 4}),
+        "spec.scaling: Invalid value: only one of sizes and multipleOf may be set",
+    ),
+    "a size twice": (
+        manifest(replicas=4, scaling={"sizes": [4, 4]}),
+        "spec.scaling.sizes[1]: Duplicate value",
+    ),
+    "no sizes": (manifest(scaling={"sizes": []}), "spec.scaling.sizes in body should have at least 1 items"),
+    "a size of 0": (
+        manifest(scaling={"sizes": [0, 1]}),
+        "spec.scaling.sizes[0] in body should be greater than or equal to 1",
+    ),
     "a word for processes": (
         manifest(nprocPerNode="gpus"),
         'spec.nprocPerNode: Invalid value: "gpus": must be a number from 1 to 99999 (8, not "8")',

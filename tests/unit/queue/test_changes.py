@@ -27,7 +27,7 @@ def test_extras_are_made_once_the_base_is_admitted_with_a_lower_priority() -> No
 
 @pytest.mark.parametrize("pods", range(1, 70))
 def test_pieces_make_up_any_number_and_are_few(pods: int) -> None:
-    sizes = pieces(pods, elastic=True)
+    sizes = pieces(pods)
     sums = {0}
     for size in sizes:
         sums |= {one + size for one in sums}

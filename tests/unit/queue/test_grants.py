@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from elasticjob.rounds.sizes import Sizes
 from elasticjob_operator.plan.queue.grants import grant, granted, is_queued, unseen
 from elasticjob_operator.plan.state.grant import Grant
 from tests.unit.queue.words import JOB, WAITS, WHOLE, base, evicted, extra, job
@@ -94,3 +95,12 @@ def test_why_workloads_cannot_be_written_is_said_while_the_job_waits() -> None:
     assert grant(JOB, (), "they cannot be written: no") == Grant(
         0, "waiting for its place in queue a: its Workload is not made yet; they cannot be written: no"
     )
+
+
+def test_a_job_of_some_sizes_trains_with_the_largest_for_which_pods_are_admitted() -> None:
+    asked = job(replicas=8, min_replicas=2, sizes=Sizes((2, 4, 8)))
+    spec = granted(asked, grant(asked, (base(count=2), extra(1, 4)))).spec
+    assert (spec.replicas, spec.min_replicas, spec.spares) == (4, 2, 2), "6 pods may live: two stand by"
+    assert (spec.pods, spec.beyond_size) == (6, 2)
+    spec = granted(asked, grant(asked, (base(count=2),))).spec
+    assert (spec.replicas, spec.min_replicas, spec.pods) == (2, 2, 2)

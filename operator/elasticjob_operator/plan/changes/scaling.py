@@ -76,7 +76,8 @@ def rescale(p: Pass) -> str:
         delay = p.waits.left(JobWait.SCALE_UP, p.round.number, delay)
     there = {entry.pod_uid for entry in joined}
     expected = newcomers(p, there, delay, bool(joined)) if have < wanted else []
-    decision = decide(candidates(p, (*staying, *joined)), [*missed, *expected], _least(p), wanted)
+    ready, awaited = candidates(p, (*staying, *joined)), [*missed, *expected]
+    decision = decide(ready, awaited, _least(p), wanted, p.job.spec.sizes)
     if isinstance(decision, Defer):
         if missed:
             why = f"will {'grow' if have < wanted else 'shrink'}: waiting for {reasons(missed)}"
@@ -128,11 +129,11 @@ def rescale(p: Pass) -> str:
 
 def _will_grow(p: Pass, joined: int, expected: Sequence[Expected]) -> str:
     """What growing waits for. ``joined``: the pods that stand by for it."""
-    wanted, have, least = p.job.spec.replicas, p.round.members, _least(p)
+    wanted, have, least, sizes = p.job.spec.replicas, p.round.members, _least(p), p.job.spec.sizes
     coming = [e for e in expected if e.wait_seconds > 0]
     if have + joined >= least:
         last = max(e.wait_seconds for e in coming)
-        text = f"will grow to {have + joined} members in {last:.0f} s"
+        text = f"will grow to {sizes.floor(have + joined)} members in {last:.0f} s"
     elif p.job.spec.min_replicas is None:
         text = f"will grow to {wanted} members in one step, because minReplicas is not set"
     elif least > have + 1:
@@ -165,7 +166,20 @@ def _least(p: Pass) -> int:
     wanted, have = p.job.spec.replicas, p.round.members
     if have > wanted:
         return p.status.min_replicas
-    return wanted if p.job.spec.min_replicas is None else max(have + 1, p.status.min_replicas)
+    least = max(have + 1, p.status.min_replicas)
+    return wanted if p.job.spec.min_replicas is None else p.job.spec.sizes.ceil(least)
+
+
+def describe_sizes(p: Pass) -> str:
+    """Where rounds may only have some sizes: which, and how many replicas stand by for that."""
+    spec, r = p.job.spec, p.round
+    if r.phase != "Active" or r.members != spec.replicas:
+        return spec.sizes.words
+    if not spec.beyond_size:
+        return ""
+    all_replicas = counted(spec.replicas + spec.beyond_size, "replica")
+    are = "stands" if spec.beyond_size == 1 else "stand"
+    return f"{spec.replicas} of {all_replicas} train: {spec.sizes.words}; {spec.beyond_size} {are} by"
 
 
 def _unfit(p: Pass, member: ParticipantStatus) -> str:

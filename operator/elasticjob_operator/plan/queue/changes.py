@@ -23,9 +23,9 @@ from elasticjob_operator.plan.queue.workloads import (
     base_count,
     base_name,
     base_of,
+    chunks,
     extra_name,
     extras_of,
-    pieces,
 )
 from elasticjob_operator.plan.state.model import Job
 
@@ -186,10 +186,9 @@ def _beyond(job: Job, base: Workload, extras: Sequence[Workload], room: _Room) -
 
 
 def _more(job: Job, base: Workload, taken: set[str], missing: int) -> Iterator[Create]:
-    """Extras for the missing pods. Those of a job of a fixed size come in one."""
+    """Extras for the missing pods."""
     free = (name for number in itertools.count() if (name := extra_name(job, number)) not in taken)
-    sizes = pieces(missing, elastic=job.spec.min_replicas is not None)
-    for count, name in zip(sizes, free, strict=False):
+    for count, name in zip(chunks(job.spec, job.spec.pods - missing), free, strict=False):
         yield Create(name, base.queue, count, base.priority - 1, base.flavors)
 
 

@@ -14,6 +14,7 @@ from elasticjob.contract.text import counted
 from elasticjob_operator.plan.queue.workloads import Workload, base_count, base_of, extras_of
 from elasticjob_operator.plan.state.grant import Grant
 from elasticjob_operator.plan.state.model import Job
+from elasticjob_operator.plan.state.sized import sized
 
 
 def is_queued(job: Job, workloads: Sequence[Workload]) -> bool:
@@ -48,15 +49,16 @@ def granted(job: Job, given: Grant, template: Mapping[str, Any] | None = None) -
     if given.pods == 0:
         return replace(job, grant=given, spec=replace(spec, suspend=True))
     replicas = min(spec.replicas, given.pods)
-    least = None if spec.min_replicas is None else min(spec.min_replicas, replicas)
+    spares = min(spec.spares, given.pods - replicas)
     limited = replace(
         spec,
         replicas=replicas,
-        min_replicas=least,
-        spares=min(spec.spares, given.pods - replicas),
+        min_replicas=None if spec.min_replicas is None else min(spec.min_replicas, replicas),
+        spares=spares,
+        beyond_size=min(spec.beyond_size, spares),
         template=spec.template if template is None else template,
     )
-    return replace(job, grant=given, spec=limited)
+    return replace(job, grant=given, spec=sized(limited))
 
 
 def _why_not_admitted(job: Job, base: Workload | None) -> str:

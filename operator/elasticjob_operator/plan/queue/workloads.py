@@ -9,10 +9,11 @@ while a pod still ends would be used twice.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from elasticjob_operator.plan.state.model import Job
+from elasticjob_operator.plan.state.model import Job, JobSpec
 
 FINALIZER = "elasticjob.dev/quota"
 POD_SET = "main"
@@ -90,12 +91,22 @@ def base_count(job: Job) -> int:
     return spec.replicas if spec.min_replicas is None else min(spec.min_replicas, spec.replicas)
 
 
-def pieces(pods: int, elastic: bool) -> list[int]:
-    """The sizes of the extras for this number of pods: 1, 1, 2, 4 ... Any smaller number can be made of some
-    of them, and there are few: Kueue admits one Workload of a queue at a time. A job of a fixed size gets
-    one."""
+def chunks(spec: JobSpec, covered: int) -> list[int]:
+    """How many pods each extra stands for, where a base and extras cover this many already. Each brings the
+    job to a size that its rounds may have; spares may come one by one. A job of a fixed size gets one."""
+    if spec.min_replicas is None:
+        return [spec.pods - covered] * (spec.pods > covered)
+    spares = range(max(covered, spec.replicas) + 1, spec.pods + 1)
+    steps = [*spec.sizes.between(covered, spec.replicas), *spares]
+    reached = [steps[end - 1] for end in itertools.accumulate(pieces(len(steps)))]
+    return [end - begin for begin, end in itertools.pairwise([covered, *reached])]
+
+
+def pieces(steps: int) -> list[int]:
+    """This number in pieces: 1, 1, 2, 4 ... Any smaller number can be made of some of them, and there are
+    few: Kueue admits one Workload of a queue at a time."""
     sizes: list[int] = []
-    while pods > 0:
-        sizes.append(min(pods, max(1, sum(sizes))) if elastic else pods)
-        pods -= sizes[-1]
+    while steps > 0:
+        sizes.append(min(steps, max(1, sum(sizes))))
+        steps -= sizes[-1]
     return sizes

@@ -215,7 +215,7 @@ def form(p: Pass) -> tuple[Waiting, str]:
         ):  # that has waited for them beside the running round
             left = last_call(view, enough)
             expected += newcomers(p, {pod.uid for pod, _ in joined}, left, enough)
-        decision = form_round(view, ready, expected, minimum, replicas)
+        decision = form_round(view, ready, expected, minimum, replicas, p.job.spec.sizes)
     if isinstance(decision, Defer):
         doubtful = any(m.state == MemberState.UNREACHABLE for m in p.status.members())
         none_starting = decision.seconds is None and not doubtful

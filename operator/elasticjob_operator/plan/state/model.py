@@ -26,6 +26,7 @@ from elasticjob.contract.reports import (
 )
 from elasticjob.contract.round_record import MemberList, RoundRecord
 from elasticjob.contract.str_enum import StrEnum
+from elasticjob.rounds.sizes import ANY, Sizes
 from elasticjob.rounds.waits import Wait, WaitKey
 from elasticjob_operator.plan.state.grant import Grant, QueueRequest
 from elasticjob_operator.plan.state.status import JobStatus
@@ -122,6 +123,7 @@ class MemoryCheckpoints:
 class JobSpec:
     """``spec``, with what is absent made explicit. ``template`` is None when the operator does not create the
     pods, ``warm_workers`` when that is left to the pods, ``memory_checkpoints`` when there are none.
+    ``replicas`` is one of the ``sizes``; ``beyond_size`` of the ``spares`` are replicas beyond it.
     ``fencing_needs_proof``: also of a round whose checkpoints are fenced. Times are seconds, None is
     never."""
 
@@ -129,6 +131,8 @@ class JobSpec:
     min_replicas: int | None = None
     max_replicas: int | None = None
     spares: int = 0
+    sizes: Sizes = ANY
+    beyond_size: int = 0
     nproc_per_node: str | None = None
     template: Mapping[str, Any] | None = None
     handler_source: str = HandlerSource.INJECTED
