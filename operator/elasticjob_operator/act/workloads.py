@@ -39,6 +39,7 @@ from elasticjob_operator.plan.queue.changes import (
     Reprioritize,
     Resize,
     SetReady,
+    SetUnready,
 )
 from elasticjob_operator.plan.queue.placement import node_labels, pod_set
 from elasticjob_operator.plan.queue.workloads import FINALIZER, Workload
@@ -125,6 +126,8 @@ class WorkloadWriter:
             await self._patch(job, change.workload, priority)
         elif isinstance(change, SetReady):
             await self._change_status(job, change.workload, workload_status.ready)
+        elif isinstance(change, SetUnready):
+            await self._change_status(job, change.workload, workload_status.unready)
         else:
             await self._finish(job, change)
 

@@ -56,6 +56,7 @@ class Side:
         cache = SimpleNamespace(
             workloads_of=lambda _job: cluster.seen,
             unended_pods=lambda *_: set(),
+            pods_by_name=lambda _job: {},
             retry=lambda _job: None,
             saw_workload=lambda _raw: None,
         )
