@@ -80,7 +80,7 @@ class Health:
         for informer in self.controller.cache.informers():
             if not informer.synced.is_set():
                 problems.append(f"{informer.path} has not been listed yet")
-            elif informer.blind_seconds > _REOPEN_SECONDS and not informer.forbidden:
+            elif informer.blind_seconds > _REOPEN_SECONDS and not informer.unavailable:
                 problems.append(f"the watch of {informer.path} is interrupted")
         return problems + await self.not_alive()
 
@@ -144,7 +144,7 @@ class Health:
 
     async def _blind(self, controller: Controller) -> list[str]:
         now, limit = controller.clock(), controller.settings.max_silence
-        heard = {i.path: i.last_event_at for i in controller.cache.informers() if not i.forbidden}
+        heard = {i.path: i.last_event_at for i in controller.cache.informers() if not i.unavailable}
         heard.update(controller.source.last_event_at())
         since = {p: max(t, controller.started_at, self._last_failed_list.get(p, t)) for p, t in heard.items()}
         silent = [path for path, moment in since.items() if now - moment > limit]

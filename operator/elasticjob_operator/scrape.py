@@ -111,7 +111,9 @@ class Scrape:
         now = controller.clock()
         ages: dict[str, float] = {}
         gaps: dict[str, int] = {}
-        watches = [(i.path, i.last_event_at, i.gaps) for i in controller.cache.informers() if not i.forbidden]
+        watches = [
+            (i.path, i.last_event_at, i.gaps) for i in controller.cache.informers() if not i.unavailable
+        ]
         watches += [(path, at, 0) for path, at in controller.source.last_event_at().items()]
         for path, heard, missed in watches:
             kind = path.rpartition("/")[2]

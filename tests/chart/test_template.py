@@ -331,10 +331,11 @@ def test_what_is_no_jobs_never_meets_the_leader_only_policy(helm: Helm) -> None:
             }
 
 
-def test_whatever_the_operator_may_write_only_the_leader_may(helm: Helm) -> None:
+@pytest.mark.parametrize("values", [{}, {"kueue": {"enabled": True}}], ids=["default", "kueue"])
+def test_whatever_the_operator_may_write_only_the_leader_may(helm: Helm, values: dict[str, Any]) -> None:
     """A rule for pods does not hold for pods/status: a new write needs its word in the policy, too."""
     writes = {"create", "update", "patch", "delete"}
-    (role,) = [one for one in of_kind(helm, {}, "ClusterRole") if one["metadata"]["name"] == "elasticjob"]
+    (role,) = [one for one in of_kind(helm, values, "ClusterRole") if one["metadata"]["name"] == "elasticjob"]
     written = {
         f"{group}/{resource}"
         for rule in role["rules"]
@@ -342,7 +343,7 @@ def test_whatever_the_operator_may_write_only_the_leader_may(helm: Helm) -> None
         for resource in rule["resources"]
         if writes & set(rule["verbs"])
     }
-    policies = of_kind(helm, {}, "ValidatingAdmissionPolicy")
+    policies = of_kind(helm, values, "ValidatingAdmissionPolicy")
     (policy,) = [one for one in policies if one["metadata"]["name"] == "elasticjob-leader-only"]
     judged = {
         f"{group}/{resource}"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from devcluster.cluster import Cluster
-from devcluster.kueue import Kueue
+from devcluster.kueue import API, Kueue
 from elasticjob.contract.names import ATTEMPT_LABEL
 from tests.e2e.job import Operator
 from tests.integration.lifecycle_job import ENDS_SLOWLY, SLEEPS, PlayedJob
@@ -139,6 +139,44 @@ def test_a_base_that_an_admin_deactivates_takes_its_extras_with_it(stage: Stage,
     played.says(f"queue a does not admit it while spec.active of its Workload {base} is false")
     played.kubectl(*change, json.dumps({"spec": {"active": True}}))
     all_run(played)
+
+
+def pods_ready(stage: Stage, job: PlayedJob, name: str) -> tuple[str, str]:
+    """Status and reason of the condition by which Kueue judges the pods of one of the job's Workloads."""
+    found = stage.of_job(job).get(name)
+    raw = stage.cluster.read(f"{API}/namespaces/{stage.namespace}/workloads/{found.name}") if found else {}
+    conditions = raw.get("status", {}).get("conditions", [])
+    return next(
+        ((one["status"], one["reason"]) for one in conditions if one["type"] == "PodsReady"), ("", "")
+    )
+
+
+def test_what_has_lost_a_pod_is_ready_no_more_until_the_next_has_joined(
+    stage: Stage, played: PlayedJob, installed: Cluster
+) -> None:
+    apply(stage, played, scaling={"scaleUpDelaySeconds": 0})
+    names = all_run(played)
+    played.join(*names)
+    played.round(1)
+    played.wait_for(lambda: pods_ready(stage, played, "x1") == ("True", "Started"), "all are ready")
+    nodes = [one["metadata"]["name"] for one in installed.read("/api/v1/nodes")["items"]]
+    installed.kubectl("cordon", *nodes)
+    try:
+        played.kubectl("delete", "pod", names[-1], "--wait=false")
+        lost = ("False", "WaitForRecovery")
+        played.wait_for(lambda: pods_ready(stage, played, "x1") == lost, "the last extra is not ready")
+        assert pods_ready(stage, played, "base")[0] == pods_ready(stage, played, "x0")[0] == "True"
+    finally:
+        installed.kubectl("uncordon", *nodes)
+    played.join(*all_run(played))
+    played.round(2)
+    played.wait_for(lambda: pods_ready(stage, played, "x1") == ("True", "Recovered"), "it has recovered")
+
+    stage.ask("urgent", "a", 4, priority=500)
+    played.wait_for(lambda: stage.admitted("urgent"), "another has all of the quota")
+    stage.withdraw("urgent")
+    all_run(played)
+    assert pods_ready(stage, played, "base") == ("False", "WaitForStart"), "these have not started"
 
 
 def test_an_operator_that_dies_in_an_eviction_is_no_loss(

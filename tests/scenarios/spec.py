@@ -8,6 +8,7 @@ from typing import Any
 
 from elasticjob.contract.limits import Limits
 from elasticjob.rounds.sizes import Sizes
+from elasticjob_operator.plan.state.grant import Grant
 from elasticjob_operator.plan.state.model import (
     CleanPodPolicy,
     Job,
@@ -30,6 +31,7 @@ class SpecCommands:
     status: JobStatus
     trace: list[str]
     version: int
+    grant: Grant | None
 
     def do_job(self, **options: str) -> None:
         """Set fields of the spec; ``template=none`` for pods of others, ``node``: the template names it;
@@ -105,6 +107,13 @@ class SpecCommands:
         if clean:
             changes["clean_pod_policy"] = CleanPodPolicy(clean).value
         self._set_spec(**changes)
+
+    def do_queue(self, quota: str, why: str = "") -> None:
+        """The job is in a queue, which gives quota to so many of its pods. ``why``: what the queue says where
+        that is fewer than are wanted."""
+        pods = min(int(quota), self.job.spec.pods)
+        self.grant = Grant(pods, why if pods < self.job.spec.pods else "", int(quota))
+        self.version += 1
 
     def _set_spec(self, **changes: Any) -> None:
         spec = replace(self.job.spec, **changes)

@@ -93,6 +93,8 @@ TOLD_BY = [
     ("I10 published at once", "growth_lets_in_those_who_have_joined_and_waits_no_longer"),
     ("I10 the former size is enough", "growth_without_room_breaks_nothing"),
     ("I10 growth asks whether it can", "growth_without_room_breaks_nothing"),
+    ("quota waits for no pause", "quota_that_is_wanted_back_waits_for_no_pause"),
+    ("quota waits for no round", "quota_is_wanted_back_while_a_round_forms"),
     ("I11 people are told", "pod_that_cannot_be_made_holds_up_no_round"),
     ("I14 rounds are paced", "rounds_that_get_nowhere_are_paced"),
     ("I14 rounds are paced", "rules_hold_before_a_pod_is_a_member"),

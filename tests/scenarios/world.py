@@ -17,7 +17,9 @@ from elasticjob.core import participant
 from elasticjob.rounds.waits import Wait, WaitKey
 from elasticjob_operator.act.job_state import Renewals
 from elasticjob_operator.plan.planner import plan, plan_without_status_write
+from elasticjob_operator.plan.queue.grants import granted
 from elasticjob_operator.plan.state import status_json
+from elasticjob_operator.plan.state.grant import Grant
 from elasticjob_operator.plan.state.job_waits import sentences
 from elasticjob_operator.plan.state.model import (
     Action,
@@ -87,6 +89,7 @@ class World(
     stands_still: bool = False
     unnoticed: bool = False
     deleted: bool = False
+    grant: Grant | None = None
     refused: set[str] = field(default_factory=set)
     failing_writes: tuple[FailingWrite, ...] = ()
     trace: list[str] = field(default_factory=list)
@@ -371,14 +374,15 @@ class World(
             account_made=self.account_made,
         )
         now, before = self.now(), len(self.trace)
-        result = plan(self.job, self.status, observed, now, self.timers)
+        job = self.job if self.grant is None else granted(self.job, self.grant)
+        result = plan(job, self.status, observed, now, self.timers)
         if result.status is not self.status:
             assert result.status == status_json.parse(status_json.dump(result.status)), (
                 "status does not survive JSON"
             )
         if "status" in self.refused and result.status != self.status:
             self.timers = {**result.timers, **self.timers}
-            result = plan_without_status_write(self.job, self.status, observed, now, result)
+            result = plan_without_status_write(job, self.status, observed, now, result)
         else:
             self.trace.extend(differences(self.status, result.status))
             self.timers = dict(result.timers)

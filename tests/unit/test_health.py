@@ -103,7 +103,7 @@ async def test_an_outage_restarts_nobody_and_the_time_after_it_counts_anew(scene
 
 async def test_what_is_forbidden_for_good_is_not_waited_for(scene: Scene) -> None:
     nodes = list(scene.controller.cache.informers())[-1]
-    nodes.forbidden, nodes.good_since = True, None
+    nodes.unavailable, nodes.good_since = True, None
     scene.now = SILENCE + 1
     scene.heard(PODS, LEASES, ACCOUNTS)
     assert await scene.health.not_ready() == []

@@ -304,7 +304,7 @@ async def test_an_optional_resource_may_be_forbidden() -> None:
     scene.server.refuse_list = Forbidden("GET", 403, "Forbidden", "no")
     async with running(scene):
         await scene.until(scene.informer.synced.is_set)
-        assert scene.informer.forbidden
+        assert scene.informer.unavailable
 
 
 async def test_an_answer_of_ours_is_not_undone_by_an_older_event_or_list(scene: Scene) -> None:

@@ -6,7 +6,7 @@ decide on them all the time, and what is there must not be restored.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import replace
 from functools import partial
 
@@ -110,9 +110,16 @@ class Queues:
         return Use(
             pods=len(self._pods(job) | made),
             joined=len(status.participants) if met else 0,
+            running=self._running(job, {member.pod_name for member in status.members()}),
             outcome=outcome,
             message=over.message if over is not None else "",
         )
+
+    def _running(self, job: Job, members: Set[str]) -> int:
+        """How many pods run and are to stay; of the ``members`` also those that have ended well."""
+        pods, unended = self._cache.pods_by_name(job), self._pods(job)
+        stay = sum(pods[name].running and not pods[name].deleting for name in unended)
+        return stay + sum(pods[name].exited_well for name in members & pods.keys() - unended)
 
     def _pods(self, job: Job) -> set[str]:
         """The job's pods that have not ended."""

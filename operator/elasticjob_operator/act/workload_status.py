@@ -16,12 +16,14 @@ _BACK_AT_ONCE = ("Preempted", "NodeFailures")
 """Evictions after which Kueue may admit again at once; after others it says itself when."""
 
 
+_NOT_STARTED = ("False", "WaitForStart", "Not all pods are ready or succeeded")
+
+
 def cleared(raw: Mapping[str, Any], now: str) -> dict[str, Any] | None:
     """Give the quota back: the second step of an eviction, all in one write. PodsReady would else be that of
     the life before, with its time, and Kueue would evict it again as soon as it is admitted."""
     status = raw.get("status") or {}
-    conditions: list[dict[str, Any]] = status.get("conditions") or []
-    evicted = next((one for one in conditions if one.get("type") == "Evicted"), {})
+    evicted = _condition(raw, "Evicted")
     if evicted.get("status") != "True" or not status.get("admission"):
         return None
     reason, said = str(evicted.get("reason")), str(evicted.get("message", ""))
@@ -31,7 +33,7 @@ def cleared(raw: Mapping[str, Any], now: str) -> dict[str, Any] | None:
         QuotaReserved=("False", "Pending", said),
         Admitted=("False", "NoReservation", "The workload has no reservation"),
         Requeued=("True" if reason in _BACK_AT_ONCE else "False", reason, said),
-        PodsReady=("False", "WaitForStart", "Not all pods are ready or succeeded"),
+        PodsReady=_NOT_STARTED,
     )
     return {"admission": None, **changed}
 
@@ -40,7 +42,22 @@ def ready(raw: Mapping[str, Any], now: str) -> dict[str, Any] | None:
     """Say that its pods have joined, unless its quota is gone."""
     if not (raw.get("status") or {}).get("admission"):
         return None
-    return with_conditions(raw, now, PodsReady=("True", "Started", "All pods have joined the training"))
+    reason = "Recovered" if _condition(raw, "PodsReady").get("reason") == "WaitForRecovery" else "Started"
+    return with_conditions(raw, now, PodsReady=("True", reason, "All pods have joined the training"))
+
+
+def unready(raw: Mapping[str, Any], now: str) -> dict[str, Any] | None:
+    """Say that its pods do not all run, unless its quota is gone. Kueue gives it ``recoveryTimeout`` from
+    now; but what was said before the last admission is of other pods, and these have not started yet."""
+    before = _condition(raw, "PodsReady")
+    if before.get("status") != "True" or not (raw.get("status") or {}).get("admission"):
+        return None
+    admitted = _condition(raw, "Admitted").get("lastTransitionTime", "")
+    if str(before.get("lastTransitionTime", "")) < str(admitted):
+        return with_conditions(raw, now, PodsReady=_NOT_STARTED)
+    return with_conditions(
+        raw, now, PodsReady=("False", "WaitForRecovery", "At least one pod is lost, waiting for recovery")
+    )
 
 
 def finished(outcome: str, message: str) -> StatusChange:
@@ -69,6 +86,11 @@ def with_conditions(raw: Mapping[str, Any], now: str, **changed: tuple[str, str,
         for kind, (status, reason, message) in changed.items()
     ]
     return {"conditions": [*(one for one in before if one["type"] not in changed), *made]}
+
+
+def _condition(raw: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    conditions: list[dict[str, Any]] = (raw.get("status") or {}).get("conditions") or []
+    return next((one for one in conditions if one.get("type") == kind), {})
 
 
 def _stays(condition: Mapping[str, Any], changed: Mapping[str, tuple[str, str, str]]) -> bool:

@@ -1,7 +1,9 @@
 """Writes a job's Workloads, one change after the other: each may be refused, and those after it then wait.
 
 Every write is guarded by a version or a UID, and its answer goes into the informer's store, so that the next
-pass does not repeat it. All that is needed of Kueue is its API: what it decides comes by the watch.
+pass does not repeat it. What is made smaller or deleted must still be what was decided upon: Kueue may have
+admitted it meanwhile, and another operator may have made a pod. All that is needed of Kueue is its API: what
+it decides comes by the watch.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from elasticjob_operator.plan.queue.changes import (
     Reprioritize,
     Resize,
     SetReady,
+    SetUnready,
 )
 from elasticjob_operator.plan.queue.placement import node_labels, pod_set
 from elasticjob_operator.plan.queue.workloads import FINALIZER, Workload
@@ -59,7 +62,8 @@ class WorkloadWriter:
         self._cache = cache
 
     async def write(self, job: Job, changes: Iterable[Change], state: QueueState) -> None:
-        """Carry these out, in this order; what is gone is forgotten. ``job`` is as its user wants it. Raises
+        """Carry these out, in this order; what is gone is forgotten. One that has changed meanwhile is read
+        again, and what comes after it is left to the next pass. ``job`` is as its user wants it. Raises
         ApiError."""
         for change in changes:
             try:
@@ -68,6 +72,11 @@ class WorkloadWriter:
                 if isinstance(change, Create):
                     raise
                 self._forget(job.namespace, change.workload)
+            except Conflict:
+                if isinstance(change, Create):
+                    raise
+                await self._look_again(job, change.workload)
+                return
             name = change.name if isinstance(change, Create) else change.workload.name
             log.info("%s: Workload %s", type(change).__name__, name, extra=about(job.key))
 
@@ -80,17 +89,26 @@ class WorkloadWriter:
         self._cache.retry(job)
 
     async def release(self, namespace: str, workload: Workload) -> None:
-        """Delete it, and take our finalizer off. Raises ApiError."""
+        """Delete it, and take our finalizer off. Raises ApiError: Conflict if it has changed meanwhile."""
         path = f"{workloads_path(namespace)}/{workload.name}"
         try:
             if not workload.deleting:
-                await self._api.delete(path, workload.uid)
+                await self._api.delete(path, workload.uid, version=workload.version)
             await self._let_go(path, workload)
         except NotFound:
             self._forget(namespace, workload)
 
     def _forget(self, namespace: str, workload: Workload) -> None:
         self._cache.workloads.remove(namespace, workload.name, uid=workload.uid)
+
+    async def _look_again(self, job: Job, workload: Workload) -> None:
+        try:
+            raw = await self._read(f"{workloads_path(job.namespace)}/{workload.name}", workload)
+        except NotFound:
+            self._forget(job.namespace, workload)
+        else:
+            self._cache.saw_workload(raw)
+        self._cache.retry(job)
 
     async def _write(self, job: Job, change: Change, state: QueueState) -> None:
         if isinstance(change, Create):
@@ -101,12 +119,15 @@ class WorkloadWriter:
             await self.release(job.namespace, change.workload)
         elif isinstance(change, Resize):
             count = {"op": "replace", "path": "/spec/podSets/0/count", "value": change.count}
-            await self._patch(job, change.workload, count)
+            seen = {"op": "test", "path": "/metadata/resourceVersion", "value": str(change.workload.version)}
+            await self._patch(job, change.workload, seen, count)
         elif isinstance(change, Reprioritize):
             priority = {"op": "replace", "path": "/spec/priority", "value": change.priority}
             await self._patch(job, change.workload, priority)
         elif isinstance(change, SetReady):
             await self._change_status(job, change.workload, workload_status.ready)
+        elif isinstance(change, SetUnready):
+            await self._change_status(job, change.workload, workload_status.unready)
         else:
             await self._finish(job, change)
 
@@ -146,10 +167,10 @@ class WorkloadWriter:
                 continue
             return
 
-    async def _patch(self, job: Job, workload: Workload, change: Mapping[str, Any]) -> None:
+    async def _patch(self, job: Job, workload: Workload, *changes: Mapping[str, Any]) -> None:
         path = f"{workloads_path(job.namespace)}/{workload.name}"
         test = {"op": "test", "path": "/metadata/uid", "value": workload.uid}
-        self._cache.saw_workload(await self._api.patch(path, [test, dict(change)], JSON_PATCH))
+        self._cache.saw_workload(await self._api.patch(path, [test, *changes], JSON_PATCH))
 
     async def _finish(self, job: Job, change: Finish) -> None:
         finished = workload_status.finished(change.outcome, change.message)

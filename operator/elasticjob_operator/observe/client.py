@@ -120,8 +120,10 @@ class Api(Protocol):
     ) -> Json:
         """PATCH."""
 
-    async def delete(self, path: str, uid: str | None = None, grace: int | None = None) -> Json:
-        """Delete; with ``uid`` only that very object (409 otherwise)."""
+    async def delete(
+        self, path: str, uid: str | None = None, grace: int | None = None, version: int | None = None
+    ) -> Json:
+        """Delete; with ``uid`` only that very object, with ``version`` only as it was (409 otherwise)."""
 
     def watch(self, path: str, params: Mapping[str, str]) -> AsyncGenerator[WatchBatch, None]:
         """Stream events. The first item is empty: the server has accepted the watch."""
@@ -217,11 +219,15 @@ class Client:
             "PATCH", path, body=body, content_type=content_type, params=params, accept=accept
         )
 
-    async def delete(self, path: str, uid: str | None = None, grace: int | None = None) -> Json:
-        """Delete; with ``uid`` only that very object (409 otherwise)."""
+    async def delete(
+        self, path: str, uid: str | None = None, grace: int | None = None, version: int | None = None
+    ) -> Json:
+        """Delete; with ``uid`` only that very object, with ``version`` only as it was (409 otherwise)."""
         options: Json = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if uid is not None:
             options["preconditions"] = {"uid": uid}
+        if version is not None:
+            options.setdefault("preconditions", {})["resourceVersion"] = str(version)
         if grace is not None:
             options["gracePeriodSeconds"] = grace
         return await self._request("DELETE", path, body=options, content_type="application/json")

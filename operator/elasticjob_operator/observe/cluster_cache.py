@@ -338,7 +338,7 @@ class ClusterCache:
     def workloads_of(self, job: Job) -> tuple[Workload, ...] | None:
         """The job's own Workloads; None where they can't be seen."""
         watched = self._watched_in(job.namespace)
-        if watched is None or watched.workloads is None or watched.workloads.forbidden:
+        if watched is None or watched.workloads is None or watched.workloads.unavailable:
             return None
         found = self.workloads.of_job(job.namespace, job.name).values()
         return tuple(one.workload for one in found if one.job_uid == job.uid)

@@ -39,7 +39,7 @@ _NO_GAP_SECONDS = 1.0
 _MANY, _MANY_SECONDS = 100, 10.0
 """At this rate of events the next one comes at once, unless the watch is late."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
-_FORBIDDEN_SECONDS = 300.0
+_UNAVAILABLE_SECONDS = 300.0
 _FOREIGN_FAILURES = 3
 
 Read = Callable[[Mapping[str, Any], T | None], T]
@@ -79,15 +79,16 @@ class Informer(Generic[T]):
         self._blind_since = clock()
         self._before = float("-inf")
         self.synced = asyncio.Event()
-        """Set once the first list is in, or known to be forbidden to an optional informer."""
+        """Set once the first list is in, or the resource is known to be unavailable."""
         self.good_since: float | None = None
         """Monotonic time from which on this watch has missed nothing; None while it is not connected."""
         self.last_event_at: float = float("-inf")
         """Monotonic time of the last sign of life: a list, an event, a bookmark."""
         self.gaps = 0
         """How often something may have been missed."""
-        self.forbidden = False
-        """Whether this resource is done without for now."""
+        self.unavailable = False
+        """Whether this resource is done without for now: an optional one that is forbidden or not served, or
+        a foreign one that fails."""
         self._taken: deque[float] = deque(maxlen=_MANY)
         """When the last events came."""
         self._expected: deque[tuple[int, float]] = deque()
@@ -131,7 +132,7 @@ class Informer(Generic[T]):
                 failures = 1 if self.good_since is not None else failures + 1
                 self._interrupted(clean=False)
                 if self._foreign and failures >= _FOREIGN_FAILURES:
-                    self.forbidden = True
+                    self.unavailable = True
                     self.synced.set()
                 log.log(logging.WARNING if failures > 1 else logging.INFO, "watch interrupted: %s", error)
                 await _back_off(failures)
@@ -211,7 +212,7 @@ class Informer(Generic[T]):
     def _connected(self) -> None:
         now = self._clock()
         self.last_event_at = now
-        self.forbidden = False
+        self.unavailable = False
         if self._interrupted_at is not None and now - self._interrupted_at < _NO_GAP_SECONDS:
             self.good_since = self._before
         else:
@@ -220,11 +221,11 @@ class Informer(Generic[T]):
         self._interrupted_at = None
 
     async def _do_without(self, error: ApiError) -> None:
-        if not self.forbidden:
+        if not self.unavailable:
             log.warning("continuing without it: %s", error)
-        self.forbidden = True
+        self.unavailable = True
         self.synced.set()
-        await asyncio.sleep(_FORBIDDEN_SECONDS * random.uniform(0.8, 1.2))
+        await asyncio.sleep(_UNAVAILABLE_SECONDS * random.uniform(0.8, 1.2))
 
     async def _list(self) -> None:
         def take(raw: Mapping[str, Any]) -> None:
@@ -234,7 +235,7 @@ class Informer(Generic[T]):
         present, self._version = await read_list(self._api, self._path, take, self._query)
         self.store.drop_others(present, self._version, self._namespace)
         self.last_event_at = self._clock()
-        self.forbidden = False
+        self.unavailable = False
         self.synced.set()
 
     async def _watch(self) -> None:

@@ -69,6 +69,7 @@ def _workload(meta: Mapping[str, Any], spec: Mapping[str, Any], status: Mapping[
         uid=str(meta.get("uid", "")),
         extra=EXTRA_LABEL in mapping(meta, "labels"),
         count=count if isinstance(count, int) else 0,
+        version=version_of(meta),
         queue=str(spec.get("queueName", "")),
         priority_class=str(mapping(spec, "priorityClassRef").get("name", "")),
         priority=priority if isinstance(priority, int) else 0,

@@ -80,9 +80,11 @@ class WiredClient(Client):
         await self.wire.before("PATCH", path)
         return await super().patch(path, body, content_type, params, accept)
 
-    async def delete(self, path: str, uid: str | None = None, grace: int | None = None) -> Json:
+    async def delete(
+        self, path: str, uid: str | None = None, grace: int | None = None, version: int | None = None
+    ) -> Json:
         await self.wire.before("DELETE", path)
-        return await super().delete(path, uid, grace)
+        return await super().delete(path, uid, grace, version)
 
 
 class Operator:

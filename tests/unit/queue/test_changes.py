@@ -225,6 +225,36 @@ def test_an_extra_that_leaves_is_not_ready() -> None:
     assert wanted(ready, pods=8, joined=8) == []
 
 
+def test_what_has_lost_a_pod_is_ready_no_more_the_last_extra_first() -> None:
+    """Kueue then counts its recoveryTimeout. A round that ends for a moment is no loss."""
+    ready = tuple(replace(one, ready=True) for one in WHOLE)
+    assert wanted(ready, joined=8, pods=8) == []
+    assert wanted(ready, joined=0, running=8, pods=8) == [], "the next round forms"
+    assert wanted(ready, joined=7, running=7, pods=8) == [("SetUnready", "x2")]
+    assert wanted(ready, joined=0, running=5, pods=8) == [("SetUnready", "x1"), ("SetUnready", "x2")]
+    assert wanted(ready, joined=0, running=3, pods=8)[0] == ("SetUnready", "base")
+
+
+def test_of_one_that_ends_slowly_it_is_not_said_in_turn_that_it_is_ready_and_that_it_is_not() -> None:
+    """It is still a member of the round."""
+    ready = tuple(replace(one, ready=True) for one in WHOLE[:3])
+    assert wanted((*ready, WHOLE[3]), joined=8, running=7, pods=8) == []
+    assert wanted((*ready, replace(WHOLE[3], ready=True)), joined=8, running=7, pods=8) == [
+        ("SetUnready", "x2")
+    ]
+
+
+def test_ready_in_the_life_before_is_not_ready() -> None:
+    """The condition survives another admission."""
+    assert wanted((base(ready=True),), job(replicas=4), pods=0, running=0) == [("SetUnready", "base")]
+
+
+def test_a_job_that_gets_smaller_lacks_no_pod() -> None:
+    ready = tuple(replace(one, ready=True) for one in WHOLE)
+    smaller = wanted(ready, job(replicas=6), pods=8, running=6, joined=6)
+    assert smaller == []
+
+
 def test_of_a_job_without_a_label_nothing_is_made() -> None:
     assert wanted((), job(queue=None)) == []
     assert JOB.queue is not None

@@ -32,6 +32,14 @@ def test_as_many_pods_as_are_admitted() -> None:
     assert limited(*WHOLE, extra(3, 4)) == (False, 8, 4, 0), "never more than are asked for"
 
 
+def test_what_has_quota_is_counted_apart_from_what_is_asked_for() -> None:
+    """An extra leaves just as its user makes the job smaller: its pod has no quota, whatever was asked."""
+    smaller = job(replicas=7)
+    assert grant(smaller, WHOLE).quota == 8
+    assert grant(smaller, (*WHOLE[:3], evicted(WHOLE[3]))).quota == 6
+    assert unseen(JOB, 7).quota == 7, "no pod ends because Workloads cannot be seen"
+
+
 def test_replicas_come_before_spares() -> None:
     asked = job(replicas=5, spares=2)
     given = granted(asked, grant(asked, (base(), extra(0, 1), extra(1, 1)))).spec

@@ -46,7 +46,7 @@ class QueuedJob(RuleBasedStateMachine):
             self.ending += self.run - allowed
             self.run = allowed
         self.run += max(0, allowed - self.run - self.ending)
-        use = c.Use(self.run + self.ending, self.run, self.outcome)
+        use = c.Use(self.run + self.ending, self.run, self.run, self.outcome)
         for change in c.changes(self.job, tuple(self.workloads.values()), use)[:writes]:
             self.write(change)
 
@@ -65,6 +65,9 @@ class QueuedJob(RuleBasedStateMachine):
         assert old.uid == change.workload.uid
         if isinstance(change, c.Release):
             del self.workloads[old.name]
+        elif isinstance(change, (c.SetReady, c.SetUnready)):
+            assert old.ready == isinstance(change, c.SetUnready)
+            self.workloads[old.name] = replace(old, ready=not old.ready)
         elif isinstance(change, c.Clear):
             self.workloads[old.name] = replace(old, reserved=False, admitted=False, ready=False)
         elif isinstance(change, c.Resize):

@@ -39,7 +39,7 @@ def test_a_cluster_without_kueue_is_not_waited_for() -> None:
     assert cache.workloads_of(JOB) == ()
     for informer in cache.informers():
         if "kueue" in informer.path:
-            informer.forbidden = True
+            informer.unavailable = True
     assert cache.workloads_of(JOB) is None
 
 

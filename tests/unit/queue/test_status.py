@@ -133,6 +133,33 @@ def test_only_one_with_quota_is_ready() -> None:
     assert workload_status.ready(raw(admission=False), NOW) is None
 
 
+def at(condition: dict[str, Any], time: str) -> dict[str, Any]:
+    return {**condition, "lastTransitionTime": time}
+
+
+def test_one_that_has_lost_a_pod_waits_for_recovery_and_recovers() -> None:
+    started = at(condition("PodsReady", "True", "Started"), NOW)
+    lost = workload_status.unready(raw(*ADMITTED, started), NOW)
+    assert by_type(lost)["PodsReady"] == ("False", "WaitForRecovery")
+    assert lost is not None
+    (said,) = [one for one in lost["conditions"] if one["type"] == "PodsReady"]
+    assert said["lastTransitionTime"] == NOW, "from when Kueue counts its recoveryTimeout"
+    assert workload_status.unready({**raw(), "status": {**raw()["status"], **lost}}, NOW) is None
+    back = workload_status.ready({**raw(), "status": {**raw()["status"], **lost}}, NOW)
+    assert by_type(back)["PodsReady"] == ("True", "Recovered")
+
+
+def test_ready_before_the_last_admission_is_not_started() -> None:
+    """With WaitForRecovery Kueue would evict it sooner than it has to start."""
+    admitted = (ADMITTED[0], at(ADMITTED[1], NOW))
+    stale = condition("PodsReady", "True", "Started")
+    assert by_type(workload_status.unready(raw(*admitted, stale), NOW))["PodsReady"] == (
+        "False",
+        "WaitForStart",
+    )
+    assert workload_status.unready(raw(stale, admission=False), NOW) is None
+
+
 def test_the_end_of_the_job() -> None:
     done = workload_status.finished("Complete", "all succeeded")(raw(*ADMITTED), NOW)
     assert by_type(done)["Finished"] == ("True", "Succeeded")

@@ -49,7 +49,8 @@ def evicted(workload: Workload, reason: str = "Preempted") -> Workload:
 
 def wanted(workloads: Sequence[Workload], asked: Job = JOB, **use: Any) -> list[tuple[Any, ...]]:
     """The changes, each as its kind, the end of the Workload's name, and what is new."""
-    return [_short(one) for one in changes(asked, workloads, Use(**use))]
+    running = max(use.get("pods", 0), use.get("joined", 0))
+    return [_short(one) for one in changes(asked, workloads, Use(**{"running": running, **use}))]
 
 
 def _short(change: Change) -> tuple[Any, ...]:

@@ -52,13 +52,19 @@ def rescale(p: Pass) -> str:
     New pods are brought up and joined as standbys before the running round is touched, and added
     together. Bounds that change under a running round break nothing by themselves (I3), and no change begins
     in one of which a member has succeeded (I10). One that drains ends when its workers have
-    stopped, or at its deadline. Returns why the round stays as it is, if it is not of the wanted size.
+    stopped, or at its deadline. Quota that a queue wants back waits for nothing else.
+    Returns why the round stays as it is, if it is not of the wanted size.
     """
     wanted, have = p.job.spec.replicas, p.round.members
     if p.round.drain is not None:
         draining.follow(p)
         return ""
-    if have == wanted or p.round.established_time is None or has_succeeded(p):
+    if have == wanted or p.round.established_time is None:
+        return ""
+    if have > wanted and p.beyond_quota():
+        _shrink(p)
+        return ""
+    if has_succeeded(p):
         return ""
     on_probation = {
         entry.pod_name: left for pod, entry in p.joined() if (left := backoff.probation_left(p, pod.slot)) > 0
@@ -95,12 +101,9 @@ def rescale(p: Pass) -> str:
     left = backoff.scaling_backoff_left(p)
     if left > 0:
         change = "grow" if have < wanted else "shrink"
-        return f"will {change} in {left:.0f} s, because spec.replicas changes too often"
+        return f"will {change} in {left:.0f} s, because the size changes too often"
     if have > wanted:
-        text = f"scaled down from {have} to {counted(wanted, 'member')}"
-        if p.job.grant is not None and p.job.grant.sentence:
-            text = f"{text}: {p.job.grant.sentence}"
-        draining.change_or_drain(p, Evidence(Cause.SCALED_DOWN, text))
+        _shrink(p)
         return ""
     left = backoff.growth_backoff_left(p)
     if left > 0:
@@ -125,6 +128,13 @@ def rescale(p: Pass) -> str:
     text = f"{names} joined: growing from {have} to {to} members"
     draining.change_or_drain(p, Evidence(Cause.SCALED_UP, text))
     return ""
+
+
+def _shrink(p: Pass) -> None:
+    text = f"scaled down from {p.round.members} to {counted(p.job.spec.replicas, 'member')}"
+    if p.job.grant is not None and p.job.grant.sentence:
+        text = f"{text}: {p.job.grant.sentence}"
+    draining.change_or_drain(p, Evidence(Cause.SCALED_DOWN, text))
 
 
 def _will_grow(p: Pass, joined: int, expected: Sequence[Expected]) -> str:

@@ -329,7 +329,8 @@ def _lost_newcomers(p: Pass) -> list[ParticipantStatus]:
     """Members whose first round has ended early, and that are gone with it."""
     if p.round.end is None or was_healthy(p):
         return []
-    return [m for m in p.status.members() if m.pod_name in p.round.newcomers and _is_gone(p, m)]
+    gone = [m for m in p.status.members() if m.pod_name in p.round.newcomers and _is_gone(p, m)]
+    return [m for m in gone if not p.waits.continues(JobWait.SURPLUS, m.pod_name)]
 
 
 def _is_gone(p: Pass, member: ParticipantStatus) -> bool:

@@ -33,6 +33,8 @@ MAX_ORPHANS = 200
 LINGER_SECONDS = 30.0
 """How long a pod may take to end by itself after its job is finished or its round is over for it."""
 
+QUOTA_WANTED_BACK = "its queue wants its quota back"
+"""Why a pod is deleted while a round forms."""
 SIDECAR_LINGER_SECONDS = 5.0
 """How long sidecars may run after the training container has failed: the pod that replaces theirs may need
 what it holds. They get their grace period in addition."""
@@ -44,6 +46,7 @@ def keep_pods(p: Pass) -> None:
         _replace_silent(p)
         excluded_nodes.keep_nodes(p)
         _delete_surplus(p)
+        _give_quota_back(p)
         _retire_names(p)
         _create_missing(p)
         _delete_lost_and_replaced(p)
@@ -140,6 +143,29 @@ def _delete_surplus(p: Pass) -> None:
         p.actions.append(
             DeletePod(pod.name, pod.uid, f"scaled down to {counted(p.job.spec.replicas, 'replica')}")
         )
+
+
+def _give_quota_back(p: Pass) -> None:
+    """While a round forms, pods end at once for which the job's queue gives no quota any more: the round may
+    lack members for long. Those go first that are no members, then the last ranks.
+    """
+    beyond = p.beyond_quota() if p.round.phase == "Broken" else 0
+    if not beyond:
+        return
+    ranks = {member.pod_uid: member.group_rank or 0 for member in p.status.members()}
+    live = [pod for pod in p.observed.pods if p.alive(pod)]
+    others = sorted(
+        (pod for pod in live if pod.uid not in ranks),
+        key=lambda pod: (*_readiness(p, pod), -(pod.slot or 0)),
+    )
+    members = sorted((pod for pod in live if pod.uid in ranks), key=lambda pod: -ranks[pod.uid])
+    going = [*others, *members][:beyond]
+    revision.forget(p, {pod.uid for pod in going})
+    for pod in going:
+        backoff.record_surplus_deletion(p, pod)
+        if pod.uid not in ranks:
+            p.actions.append(DeletePod(pod.name, pod.uid, QUOTA_WANTED_BACK))
+    p.mark_lost({pod.uid: QUOTA_WANTED_BACK for pod in going if pod.uid in ranks})
 
 
 def _readiness(p: Pass, pod: Pod) -> tuple[bool, ...]:

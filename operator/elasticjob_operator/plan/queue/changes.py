@@ -33,11 +33,13 @@ from elasticjob_operator.plan.state.model import Job
 @dataclass(frozen=True)
 class Use:
     """What a job has. ``pods``: how many have not ended, or are being made. ``joined``: how many have joined
-    an established round, or stand by for the next; 0 without one. ``outcome``: Complete or Failed of a job
-    that has ended, with its ``message``."""
+    an established round, or stand by for the next; 0 without one. ``running``: how many run, or have done
+    their part of the round; a round that ends for a moment changes nothing of that. ``outcome``: Complete or
+    Failed of a job that has ended, with its ``message``."""
 
     pods: int = 0
     joined: int = 0
+    running: int = 0
     outcome: str = ""
     message: str = ""
 
@@ -92,6 +94,13 @@ class SetReady:
 
 
 @dataclass(frozen=True)
+class SetUnready:
+    """Say that they do not all run any more, or, after another admission, not yet."""
+
+    workload: Workload
+
+
+@dataclass(frozen=True)
 class Finish:
     """Say that the job has ended, which frees the quota; the Workload stays as a record."""
 
@@ -100,7 +109,7 @@ class Finish:
     message: str
 
 
-Change = Create | Clear | Release | Resize | Reprioritize | SetReady | Finish
+Change = Create | Clear | Release | Resize | Reprioritize | SetReady | SetUnready | Finish
 
 
 class _Room:
@@ -220,16 +229,17 @@ def _prioritize(base: Workload, extras: Sequence[Workload]) -> Iterator[Repriori
             yield Reprioritize(one, base.priority - 1)
 
 
-def _ready(job: Job, base: Workload, extras: Sequence[Workload], use: Use) -> Iterator[SetReady]:
-    """Those whose pods have joined, the base first: a pod that does not join costs an extra alone."""
-    if not base.ready and use.joined >= min(base.count, base_count(job)):
-        yield SetReady(base)
-    covered = base.count
-    for one in extras:
-        if one.live:
-            covered += one.count
-            if not one.ready and use.joined >= covered:
-                yield SetReady(one)
+def _ready(job: Job, base: Workload, extras: Sequence[Workload], use: Use) -> Iterator[SetReady | SetUnready]:
+    """Those whose pods have joined, the base first: a pod that does not join costs an extra alone. A job that
+    gets smaller lacks no pod."""
+    covered = 0
+    for one in (base, *(one for one in extras if one.live)):
+        covered += one.count
+        needed = min(covered, base_count(job)) if one is base else covered
+        if not one.ready and min(use.joined, use.running) >= needed:
+            yield SetReady(one)
+        elif one.ready and use.running < min(needed, job.spec.pods):
+            yield SetUnready(one)
 
 
 def _smallest_first(workloads: Iterable[Workload], but: Sequence[Workload] = ()) -> list[Workload]:

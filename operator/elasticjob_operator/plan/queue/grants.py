@@ -28,16 +28,17 @@ def grant(job: Job, workloads: Sequence[Workload], refused: str = "") -> Grant:
     base, extras = base_of(workloads), extras_of(workloads)
     if base is None or not base.live:
         return Grant(0, "; ".join(filter(None, (_why_not_admitted(job, base), refused))))
-    wanted = job.spec.pods
-    pods = min(wanted, base.count + sum(one.count for one in extras if one.live))
-    return Grant(pods, _why_fewer(base, extras, pods, wanted) if pods < wanted else "")
+    wanted, quota = job.spec.pods, base.count + sum(one.count for one in extras if one.live)
+    pods = min(wanted, quota)
+    return Grant(pods, _why_fewer(base, extras, pods, wanted) if pods < wanted else "", quota)
 
 
 def unseen(job: Job, pods: int) -> Grant:
     """What a job has while its Workloads cannot be seen: it does not start, and keeps the ``pods`` it has."""
     name = job.queue.name if job.queue is not None else ""
     text = f"queue {name} cannot be asked: the operator cannot list workloads of kueue.x-k8s.io/v1beta2"
-    return Grant(max(pods, base_count(job)) if pods else 0, text, placed=False)
+    kept = max(pods, base_count(job)) if pods else 0
+    return Grant(kept, text, kept, placed=False)
 
 
 def granted(job: Job, given: Grant, template: Mapping[str, Any] | None = None) -> Job:

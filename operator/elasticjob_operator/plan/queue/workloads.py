@@ -23,16 +23,17 @@ PREEMPTED = "Preempted"
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One Workload. ``count`` is of pods. ``reserved``: it has a ``status.admission``, and so quota, until it
-    is ``finished``. ``admitted`` is the condition alone: it may stay when the quota is gone. So may the
-    condition Evicted, whose reason is ``evicted``. ``kept``: it has our finalizer. ``ready``: its condition
-    PodsReady is True. ``updates`` is what admission checks ask of pods, as JSON. ``message``: why it waits or
-    was evicted, in Kueue's words."""
+    """One Workload, as it was at ``version``. ``count`` is of pods. ``reserved``: it has a
+    ``status.admission``, and so quota, until it is ``finished``. ``admitted`` is the condition alone: it may
+    stay when the quota is gone. So may the condition Evicted, whose reason is ``evicted``. ``kept``: it has
+    our finalizer. ``ready``: its condition PodsReady is True. ``updates`` is what admission checks ask of
+    pods, as JSON. ``message``: why it waits or was evicted, in Kueue's words."""
 
     name: str
     uid: str
     extra: bool
     count: int
+    version: int = 0
     queue: str = ""
     priority_class: str = ""
     priority: int = 0

@@ -18,8 +18,10 @@ class QueueRequest:
 class Grant:
     """How many ``pods`` of a job in a queue may live: 0 until the queue has admitted the job, and from when
     it stops it. ``sentence``: what the queue waits for or asks for, in words; "" if nothing is missing.
-    ``placed``: the template has what the queue says of the pods' nodes; none is made before."""
+    ``quota``: how many pods have quota, which may be more than the job asks for; pods beyond it have to end
+    at once. ``placed``: the template has what the queue says of the pods' nodes; none is made before."""
 
     pods: int
     sentence: str = ""
+    quota: int = 0
     placed: bool = True

@@ -352,6 +352,18 @@ class Pass:
             return False
         return pod.attempt < self.status.attempts[pod.slot]
 
+    def beyond_quota(self) -> int:
+        """How many pods live for which the job's queue gives no quota any more; those that are lost, or that
+        a later pod has replaced, are on their way out already."""
+        if self.job.grant is None:
+            return 0
+        lost = self.status.lost_pod_uids
+        live = sum(
+            not (pod.ended or pod.deleting or pod.uid in lost or self.is_replaced(pod))
+            for pod in self.pods_by_uid.values()
+        )
+        return max(0, live - self.job.grant.quota)
+
     def missing_slots(self) -> list[int]:
         """The lowest slots without a live pod, as many as ``replicas`` and ``spares`` lack. A member that has
         succeeded in this running round needs none."""
