@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from elasticjob.memory.pieces import PieceName
 from tests.e2e.checkpoint_moments import MEMORY_MOMENTS
 from tests.e2e.checkpoint_rounds import WRAPPER, Run
 from tests.unit.memory.agents import Pod, begin
+from tests.unit.memory.peers import member
 
 NEVER = 1000
 """``every``: nothing is saved to the folder."""
@@ -242,16 +244,17 @@ def test_a_rank_killed_in_a_save_costs_one_step_at_most(
 
 
 def test_saves_are_skipped_by_all_ranks_together_while_copies_are_under_way(
-    job: Job, monkeypatch: pytest.MonkeyPatch
+    job: Job,
 ) -> None:
-    """A member that has not met the others, so that no copy ends there; a rank that waited would wait for
-    ever."""
-    monkeypatch.setattr("elasticjob.memory.keeper.MEET_SECONDS", 0.1)
+    """A partner that takes no byte, so that no copy ends there; a rank that waited would wait for it."""
+    over = threading.Event()
     pods = job.make(2)
-    for pod in pods:
-        pod.enter(1)
-    pods[0].meet("token")
-    outcomes = job.run.train(2, 1, 6, every=NEVER, agents=tuple(pod.where for pod in pods), patient=False)
+    begin(1, *pods)
+    with member(lambda _: over.wait(600)) as address:
+        pods[0].meet("token of 1", address)
+        agents = tuple(pod.where for pod in pods)
+        outcomes = job.run.train(2, 1, 6, every=NEVER, agents=agents, patient=False)
+        over.set()
     assert [(outcome["saved"], outcome["skipped"]) for outcome in outcomes] == [(1, 5), (1, 5)]
 
 
@@ -260,11 +263,25 @@ def test_a_copy_that_fails_keeps_the_save_before_and_the_next_is_tried(job: Job)
     pods = job.make(2)
     begin(1, *pods)
     pods[0].meet("token of 1", "127.0.0.1:9")
-    outcomes = job.run.train(2, 1, 5, every=NEVER, agents=tuple(pod.where for pod in pods))
-    assert [(outcome["saved"], outcome["skipped"]) for outcome in outcomes] == [(5, 0), (5, 0)]
-    assert pods[0].held() == ["(1.5.1)", "1.5.0"]
+    outcomes = job.run.train(2, 1, 2, every=NEVER, agents=tuple(pod.where for pod in pods))
+    assert [(outcome["saved"], outcome["skipped"]) for outcome in outcomes] == [(2, 0), (2, 0)]
+    assert pods[0].held() == ["(1.2.1)", "1.2.0"]
     last = job.train(2, pods, 6)
-    assert steps(last) == {5}
+    assert steps(last) == {2}
+
+
+def test_a_member_that_cannot_be_reached_has_no_copies_and_the_others_have(job: Job) -> None:
+    """Its neighbour's saves count all the same, or no save of any rank would: rank 0 says what is missing."""
+    pods = job.make(3)
+    begin(1, *pods)
+    pods[0].meet("token of 1", "127.0.0.1:9")
+    outcomes = job.run.train(3, 1, 6, every=NEVER, agents=tuple(pod.where for pod in pods))
+    assert [(outcome["saved"], outcome["skipped"]) for outcome in outcomes] == [(6, 0)] * 3
+    (said,) = [line for outcome in outcomes for line in outcome["log"] if "no copy in memory" in line]
+    assert "the parts of 1 of 3 ranks have no copy in memory: rank 0: 3 copies in turn" in said
+    assert pods[2].held() == ["(1.5.1)", "(1.6.1)", "1.5.2", "1.6.2"]
+    last = job.train(2, pods, 7)
+    assert steps(last) == {6}
 
 
 def test_one_agent_that_is_switched_off_switches_all_ranks_off_with_a_sentence(job: Job) -> None:

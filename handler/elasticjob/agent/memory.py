@@ -1,14 +1,12 @@
 """The agent's part of memory checkpoints: when its memory opens, who gets the copies, and when it stops.
 
-At the beginning of a round the members meet in the round's store: each says at which port it takes pieces and
-on which node it is; the leader chooses a token and the shift by which copies go. This takes a thread of its
-own: neither rendezvous nor workers wait for it.
+At the beginning of a round the members meet in the round's store (``memory_meeting``). This takes a thread of
+its own: neither rendezvous nor workers wait for it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import secrets
@@ -18,12 +16,12 @@ from collections.abc import Callable
 
 from torch.distributed import TCPStore
 
+from elasticjob.agent.memory_meeting import Meeting
 from elasticjob.agent.settings import Settings
-from elasticjob.contract.endpoint import format_endpoint, parse_endpoint
 from elasticjob.contract.names import MEMORY_AGENT_ENV
 from elasticjob.core.participant import Membership
-from elasticjob.memory.decide import Place, choose_shift, mebibytes
-from elasticjob.memory.keeper import Members
+from elasticjob.memory.decide import Place, mebibytes
+from elasticjob.memory.membership import Members
 from elasticjob.memory.service import Service
 from elasticjob.rounds.causes import Cause
 from elasticjob.store.connect import connect
@@ -32,16 +30,12 @@ from elasticjob.store.errors import CannotConnect, Unreachable
 from elasticjob.warm.container_memory import read_memory
 from elasticjob.warm.interpreter_count import KEEP_FREE, SIZE, Memory
 from elasticjob.warm.workers import WarmWorkers
-from elasticjob.watch.heartbeats import ENDPOINT_KEY
 from elasticjob.workers.failures import oom_kills
 
 logger = logging.getLogger(__name__)
 
-MEMBER_KEY = "elasticjob/memory/"
-"""With a group rank: where that member takes pieces, and where it runs."""
-PLAN_KEY = "elasticjob/memory/plan"
-"""The token and the shift."""
 TRIES, RETRY_SECONDS = 5, 0.5
+NO_COPIES = "round %d: its memory checkpoints have no copies: %s"
 
 
 class AgentMemory:
@@ -87,8 +81,8 @@ class AgentMemory:
         def alone(error: Exception) -> None:
             """Training goes on without copies."""
             level = logging.DEBUG if connection.closed else logging.WARNING
-            logger.log(level, "round %d: its memory checkpoints have no copies: %s", m.number, error)
-            service.keeper.meet(key, Members(secrets.token_hex(16), ""))
+            logger.log(level, NO_COPIES, m.number, error)
+            service.keeper.meet(key, Members(secrets.token_hex(16), "", "", str(error)))
 
         def opened() -> TCPStore:
             try:
@@ -99,7 +93,11 @@ class AgentMemory:
 
         def work(store: KeyValueStore) -> None:
             try:
-                service.keeper.meet(key, self._met(store, connection, m, service.port))
+                place = Place(self._settings.node, self._settings.zone)
+                members = Meeting(store, connection, m, service.port).held(place)
+                service.keeper.meet(key, members)
+                if members.alone:
+                    logger.warning(NO_COPIES, m.number, members.alone)
             except Exception as error:  # noqa: BLE001
                 alone(error)
             connection.close()
@@ -131,47 +129,6 @@ class AgentMemory:
         os.environ.pop(MEMORY_AGENT_ENV, None)
         if self._service is not None:
             self._service.close()
-
-    # -- the members of a round --------------------------------------------------------------------------
-
-    def _met(self, store: KeyValueStore, connection: StoreConnection, m: Membership, port: int) -> Members:
-        """Meet the others in the round's store, in the connection's thread."""
-        me = {"port": port, "node": self._settings.node, "zone": self._settings.zone}
-        store.set(f"{MEMBER_KEY}{m.group_rank}", json.dumps(me))
-        if m.group_rank == 0:
-            keys = [f"{MEMBER_KEY}{rank}" for rank in range(m.size)]
-            connection.wait_for(store, keys, own=True)
-            said = [json.loads(text) for text in store.multi_get(keys)]
-            store.set(PLAN_KEY, json.dumps(self._plan(m, said)))
-        connection.wait_for(store, [PLAN_KEY], own=m.group_rank == 0)
-        plan = json.loads(store.get(PLAN_KEY))
-        partner = (m.group_rank + int(plan["shift"])) % m.size
-        mine = self._address(store, m.group_rank) if port else ""
-        return Members(
-            str(plan["token"]),
-            mine,
-            self._address(store, partner) if port and partner != m.group_rank else "",
-        )
-
-    @staticmethod
-    def _plan(m: Membership, said: list[dict[str, object]]) -> dict[str, object]:
-        places = [Place(str(one["node"]), str(one["zone"])) for one in said]
-        found = choose_shift(places)
-        if found.together and all(one["port"] for one in said):
-            logger.warning(
-                "round %d: %d of %d members have the copies of their memory checkpoints on their own node",
-                m.number,
-                found.together,
-                m.size,
-            )
-        return {"token": secrets.token_hex(16), "shift": found.shift}
-
-    @staticmethod
-    def _address(store: KeyValueStore, rank: int) -> str:
-        """Where a member takes pieces; "" if it takes none."""
-        here, said = store.multi_get([f"{ENDPOINT_KEY}{rank}", f"{MEMBER_KEY}{rank}"])
-        port = int(json.loads(said)["port"])
-        return format_endpoint(parse_endpoint(here.decode())[0], port) if port else ""
 
     # -- memory ------------------------------------------------------------------------------------------
 

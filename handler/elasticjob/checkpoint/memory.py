@@ -28,7 +28,7 @@ from elasticjob.checkpoint.share import PlannedOnce, is_as_before
 from elasticjob.checkpoint.trust import Planner
 from elasticjob.contract.names import MEMORY_AGENT_ENV
 from elasticjob.memory import decide
-from elasticjob.memory.client import Agent, AgentError
+from elasticjob.memory.client import Agent, AgentError, State
 from elasticjob.memory.decide import Candidate
 from elasticjob.memory.pieces import Inventory, PieceName, Save
 from elasticjob.worker.script_log import ScriptLog
@@ -88,7 +88,8 @@ class MemoryTier:
         """The newest save of this round that is complete: all ranks have it, with its copies."""
         self._problem = ""
         """Why this rank could not save last."""
-        self._all_stay = False
+        self._safe = True
+        """Whether all pieces have the copies that they should have."""
         self.off = ""
         """Why nothing is saved any more, on all ranks; "" while they save."""
         self._step = -1
@@ -103,14 +104,17 @@ class MemoryTier:
         if self.off or step <= self._step:
             return False
         plan = self._plan(state)
-        off, ended, well = self._state_of_last()
-        usable, ended, well, same = self._ranks.all_say(not off, ended, well, is_as_before(plan))
+        last = self._state_of_last()
+        usable, ended, well, safe, same = self._ranks.all_say(
+            not last.off, last.ended, not last.why, not last.alone, is_as_before(plan)
+        )
         if not usable:
-            self._switch_off(off)
+            self._switch_off(last.off)
             return False
         if not ended:
             self.skipped += 1
             return False
+        self._say_safe(safe, last.alone)
         if well and self._last is not None:
             self._complete, self._last = self._last.save, None
         if not same:
@@ -129,12 +133,15 @@ class MemoryTier:
                 log.debug(f"the copies of {self._last} are not awaited: {error}")
 
     def is_enough(self, step: int, seconds: float) -> bool:
-        """Whether training can stop after ``step`` with what is in memory: all ranks have saved it, its
-        copies are there in time, and all pods go on in the next round. Together."""
+        """Whether training can stop after ``step`` with what is in memory: all ranks have saved it, another
+        agent has a copy of each piece in time, and all pods go on in the next round. Together."""
         self.await_copies(seconds)
         saved = self._last is not None and self._last.save.step == step
-        off, ended, well = self._state_of_last()
-        return all(self._ranks.all_say(saved and not off and ended and well and self._all_stay))
+        last = self._state_of_last()
+        stays, copied = self._ranks.all_say(saved and not last.off and last.all_stay, last.copied)
+        if stays and not copied and self._ranks.rank == 0:
+            log.info(f"step {step} is saved to {self._path}, too: not every rank's part has a copy yet")
+        return stays and copied
 
     def _plan(self, state: Mapping[str, Any]) -> SavePlan:
         """This rank's plan. A rank that cannot plan must not leave the others alone in a collective."""
@@ -149,16 +156,33 @@ class MemoryTier:
             return plan
         return self._undivided
 
-    def _state_of_last(self) -> tuple[str, bool, bool]:
-        """Why this rank can save no more, and whether its copy of the save before has ended, and well."""
+    def _state_of_last(self) -> State:
+        """Whether this rank can save, and how the copy of the save before has ended."""
         if self._problem:
-            return self._problem, True, False
+            return State(self._problem)
         try:
-            state = self._agent.state_of(self._last)
+            return self._agent.state_of(self._last)
         except AgentError as error:
-            return str(error), True, False
-        self._all_stay = bool(state["all_stay"])
-        return str(state["off"]), bool(state["ended"]), not state["why"]
+            return State(str(error))
+
+    def _say_safe(self, safe: bool, alone: str) -> None:
+        """Say when pieces begin to have no copies, and when they have them again. Together."""
+        if safe == self._safe:
+            return
+        self._safe = safe
+        if safe:
+            self._say("every rank's part of the memory checkpoints has a copy again")
+            return
+        reasons = self._ranks.everywhere(alone)
+        count = sum(1 for reason in reasons if reason)
+        self._say(
+            f"the parts of {count} of {len(reasons)} ranks have no copy in memory: {_first(reasons)}; "
+            f"if such a pod is lost, training goes on with what {self._path} has"
+        )
+
+    def _say(self, text: str) -> None:
+        if self._ranks.rank == 0:
+            log.warning(text)
 
     def _divide(self, plan: SavePlan) -> None:
         """Divide a state that is not like the one before. Together."""

@@ -82,10 +82,12 @@ class Pieces:
         return sorted(turned, key=lambda holder: holder.inventory.agent != self._mine)
 
     def _map(self, holder: Holder, near: bool) -> mmap.mmap:
-        name = holder.held.name
-        descriptor = self._agent.lease(name) if near else self._agent.fetch(name, holder.inventory.address)
+        held = holder.held
+        descriptor = (
+            self._agent.lease(held.name) if near else self._agent.fetch(held, holder.inventory.address)
+        )
         try:
-            return mmap.mmap(descriptor, holder.held.size, access=mmap.ACCESS_COPY)
+            return mmap.mmap(descriptor, held.size, access=mmap.ACCESS_COPY)
         finally:
             os.close(descriptor)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 from elasticjob.memory import wire
@@ -15,6 +16,24 @@ ANSWER_SECONDS = 120
 
 class AgentError(Exception):
     """The agent does what was asked for no more; the text says why."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What an agent says to a worker that is about to save."""
+
+    off: str = ""
+    """Why it takes no more pieces; "" if it does."""
+    ended: bool = True
+    """Whether the copy of the piece has ended."""
+    why: str = ""
+    """Why the copy failed; "" if it has not."""
+    copied: bool = False
+    """Whether another agent has the piece."""
+    alone: str = ""
+    """Why no other agent has it, though one should."""
+    all_stay: bool = False
+    """Whether the round drains for a change after which all of its members go on."""
 
 
 class Agent:
@@ -43,11 +62,11 @@ class Agent:
         """End the connection."""
         self._sock.close()
 
-    def state_of(self, name: PieceName | None) -> wire.Message:
-        """``off``: why the agent takes no more pieces, "" if it does; ``ended``, ``why``: whether the copy of
-        this piece has ended, and why it failed; ``all_stay``: whether the round drains for a change after
-        which all of its members go on."""
-        return self._ask("state", name=None if name is None else name.fields())[0]
+    def state_of(self, name: PieceName | None) -> State:
+        """What the agent says of itself and of this piece."""
+        answer, _ = self._ask("state", name=None if name is None else name.fields())
+        known = {field.name: answer[field.name] for field in fields(State) if field.name in answer}
+        return State(**known)
 
     def await_copy(self, name: PieceName, seconds: float) -> None:
         """Wait until the copy of this piece has ended."""
@@ -55,8 +74,8 @@ class Agent:
 
     def lend(self, size: int, complete: Save | None, stale: Iterable[PieceName]) -> int:
         """A descriptor of a buffer for ``size`` bytes."""
-        fields = [name.fields() for name in stale]
-        return self._one(self._ask("lend", size=size, complete=complete, stale=fields)[1])
+        names = [name.fields() for name in stale]
+        return self._one(self._ask("lend", size=size, complete=complete, stale=names)[1])
 
     def take(self, name: PieceName, size: int, descriptor: int) -> None:
         """The piece is written: from now on it outlives this process."""
@@ -78,9 +97,10 @@ class Agent:
         """A descriptor of a piece that the agent holds."""
         return self._one(self._ask("lease", name=name.fields())[1])
 
-    def fetch(self, name: PieceName, address: str) -> int:
-        """A descriptor of a piece that the agent gets from another one."""
-        return self._one(self._ask("fetch", name=name.fields(), address=address)[1])
+    def fetch(self, held: Held, address: str) -> int:
+        """A descriptor of a piece that the agent gets from another one, which has said that it holds it."""
+        what = {"name": held.name.fields(), "size": held.size, "crc32": held.crc32}
+        return self._one(self._ask("fetch", address=address, **what)[1])
 
     def resumed(self, save: Save | None) -> None:
         """All ranks have resumed, from this save in memory or (None) from elsewhere."""

@@ -16,45 +16,21 @@ import logging
 import os
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from elasticjob.memory import decide, wire
+from elasticjob.memory.fetching import Fetched, made
+from elasticjob.memory.membership import Members, Round, same
 from elasticjob.memory.pieces import Held, Inventory, PieceName, Save
-from elasticjob.memory.shelf import Piece, Shelf, capacity, inode, make_buffer, rounded
+from elasticjob.memory.refused import RefusedError
+from elasticjob.memory.shelf import Ended, Piece, Shelf, capacity, inode, rounded
 
 logger = logging.getLogger(__name__)
 
 MEET_SECONDS = 30.0
 """How long to wait until the other members of the round are known."""
-
-
-class RefusedError(Exception):
-    """What was asked for is not possible, and why: a sentence for the script's log."""
-
-
-@dataclass(frozen=True)
-class Members:
-    """What an agent knows of the other members of its round."""
-
-    token: str
-    """Each connection between members begins with it."""
-    address: str
-    """At which members reach this agent."""
-    partner: str = ""
-    """The address to which its copies go; "" if they go to no other agent."""
-
-
-@dataclass(frozen=True)
-class Round:
-    """A round of this agent. Two are the same if they have the same ``key``."""
-
-    job: str
-    number: int
-    key: str = field(default_factory=lambda: secrets.token_hex(16))
-    """The agent's workers say it with each connection."""
-    members: Members | None = None
-    """None until the members have met."""
 
 
 @dataclass(frozen=True)
@@ -82,11 +58,11 @@ class Keeper:
         self._changed = threading.Condition()
         self._shelf = Shelf()
         self._round = Round("", 0)
+        self._began = time.monotonic()
         self._complete: Save | None = None
         self._all_stay = False
         self._off = ""
-        self._fetched: dict[tuple[PieceName, str], Piece] = {}
-        self._fetching = threading.Lock()
+        self._fetched = Fetched(gate)
         self._waiting: list[Piece] = []
         self._closed = False
         self.agent = secrets.token_hex(8)
@@ -97,11 +73,12 @@ class Keeper:
         """The agent has entered a round: from now on it takes pieces of no other. Returns the round's key."""
         with self._changed:
             self._round, self._complete, self._all_stay = Round(job, number), None, False
+            self._began = time.monotonic()
             self._waiting.clear()
             self._shelf.free_spare()
             self._shelf.lent.clear()
             self._shelf.drop([name for name in self._shelf.names() if name.job != job], number)
-            self._forget_fetched()
+            self._fetched.forget()
             self._changed.notify_all()
             return self._round.key
 
@@ -130,7 +107,7 @@ class Keeper:
         with self._changed:
             self._waiting.clear()
             self._shelf.clear()
-            self._forget_fetched()
+            self._fetched.forget()
 
     @property
     def keeps(self) -> bool:
@@ -147,20 +124,27 @@ class Keeper:
 
     # -- its workers -------------------------------------------------------------------------------------
 
-    def enter(self, key: str) -> Round:
+    def enter(self, line: bytes) -> Round:
         """The round of a worker that has said this key. Raises RefusedError."""
-        return self._present(key)
+        return self._present(line.decode("ascii", "replace"))
+
+    def check_present(self, key: str) -> None:
+        """Raises RefusedError if the round of this key is over."""
+        self._present(key)
 
     def state_of(self, key: str, name: PieceName | None) -> wire.Message:
-        """Why it takes no more pieces ("" if it does), whether the copy of this piece has ended, and why it
-        failed, and whether all members go on after this round. A piece that is not there has failed."""
+        """Why it takes no more pieces ("" if it does), whether the copy of this piece has ended, why it
+        failed, whether another agent has it, and if not, why, and whether all members go on after this round.
+        A piece that is not there has failed."""
         with self._changed:
             self._present(key)
-            answer: wire.Message = {"off": self._off, "ended": True, "why": "", "all_stay": self._all_stay}
+            ended = Ended()
             if name is not None:
                 piece = self._shelf.pieces.get(name)
-                why = "it is not there any more" if piece is None else piece.why
-                answer |= {"ended": piece is None or piece.ended, "why": why}
+                ended = Ended(why="it is not there any more") if piece is None else piece.ended
+            answer: wire.Message = {"off": self._off, "ended": ended is not None, "all_stay": self._all_stay}
+            if ended is not None:
+                answer |= {"why": ended.why, "copied": ended.copied, "alone": ended.alone}
             return answer
 
     def await_copy(self, key: str, name: PieceName, seconds: float) -> None:
@@ -168,7 +152,7 @@ class Keeper:
 
         def ended() -> bool:
             piece = self._shelf.pieces.get(name)
-            return self._round.key != key or self._closed or piece is None or piece.ended
+            return self._round.key != key or self._closed or piece is None or piece.ended is not None
 
         with self._changed:
             self._changed.wait_for(ended, seconds)
@@ -183,9 +167,8 @@ class Keeper:
             self._present(key)
             self._drop_superseded(complete)
             self._shelf.drop(stale, self._round.number)
-            descriptor = self._buffer(size, own=True)
-            self._shelf.lent[inode(descriptor)] = capacity(descriptor)
-            return descriptor
+            descriptor = self._spare_or_promise(size, own=True)
+        return self._made(key, size) if descriptor is None else descriptor
 
     def take_back(self, inodes: Iterable[int]) -> None:
         """Buffers that were with a worker that has gone: the kernel frees them."""
@@ -207,7 +190,7 @@ class Keeper:
                     raise RefusedError(f"{name} is not in a buffer that this agent has lent")
                 del self._shelf.lent[inode(descriptor)]
                 piece = Piece(name, size, descriptor, own=True)
-                self._shelf.add(piece)
+                self._add(piece)
                 self._waiting.append(piece)
                 self._changed.notify_all()
         except BaseException:
@@ -243,40 +226,34 @@ class Keeper:
             self._present(key)
             return self._opened(name)
 
-    def fetch(self, key: str, name: PieceName, address: str) -> tuple[int, int]:
-        """The same for a piece that another member holds, for all workers of this agent until they have
-        resumed. Raises RefusedError."""
-        with self._fetching:
-            with self._changed:
-                present = self._present(key)
-                known = (name, address) in self._fetched
-            if not known:
-                self._get(present, name, address)
-            with self._changed:
-                self._present(key)
-                piece = self._fetched.get((name, address))
-                if piece is None:
-                    raise RefusedError(f"{name} was let go of before it was read")
-                return os.dup(piece.descriptor), piece.size
+    def fetch(self, key: str, held: Held, address: str) -> int:
+        """A descriptor of a piece that another member has said it holds, for all workers of this agent until
+        they have resumed. Raises RefusedError."""
+        with self._changed:
+            members, epoch = self._present(key).members, self._fetched.epoch
+        if members is None or not members.address or not address:
+            raise RefusedError(f"{held.name} is in another pod, and this one takes nothing from others")
+        return self._fetched.get(epoch, held, address, members.token)
 
     def resumed(self, key: str, save: Save | None) -> None:
         """All ranks have resumed, from this save in memory or (None) from elsewhere: let go of the rest."""
         with self._changed:
             number = self._present(key).number
-            self._forget_fetched()
+            self._fetched.forget()
             if save is None and self._off:
                 self._shelf.clear()
             self._shelf.drop(decide.left_over(self._shelf.names(), save, number), number)
 
     # -- other members -----------------------------------------------------------------------------------
 
-    def admit(self, token: str) -> Round:
-        """The round of a member that has said this token. One that has met the others earlier waits. Raises
-        RefusedError."""
+    def admit(self, line: bytes) -> Round | None:
+        """The round of a member that has said this token. None while the members have not met here: one that
+        has met the others earlier waits. Raises RefusedError."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._round.members is not None, MEET_SECONDS)
             members = self._round.members
-            if members is None or not secrets.compare_digest(members.token, token):
+            if members is None:
+                return None
+            if not same(members.token, line.decode("ascii", "replace")):
                 raise RefusedError("this agent is in another round")
             return self._round
 
@@ -291,12 +268,13 @@ class Keeper:
                 raise RefusedError(f"{name} is not of round {present.number}, the present one")
             if self._off:
                 raise RefusedError(self._off)
+            if name in self._shelf.pieces:
+                raise RefusedError(f"{name} is held here already, and a piece never changes")
             self._drop_superseded(complete)
             copies = [one for one, piece in self._shelf.pieces.items() if not piece.own]
             self._shelf.drop(decide.replaced(copies, kept, name), present.number)
-            descriptor = self._buffer(size, own=False)
-            self._shelf.lent[inode(descriptor)] = capacity(descriptor)
-            return descriptor
+            descriptor = self._spare_or_promise(size, own=False)
+        return self._made(key, size) if descriptor is None else descriptor
 
     def take_copy(self, key: str, name: PieceName, size: int, crc32: int, descriptor: int) -> None:
         """The copy is there as a whole. The descriptor is the keeper's. Raises RefusedError if the round has
@@ -305,7 +283,7 @@ class Keeper:
             with self._changed:
                 self._shelf.lent.pop(inode(descriptor), None)
                 self._present(key)
-                self._shelf.add(Piece(name, size, descriptor, own=False, crc32=crc32, ended=True))
+                self._add(Piece(name, size, descriptor, own=False, crc32=crc32, ended=Ended(crc32)))
         except BaseException:
             os.close(descriptor)
             raise
@@ -322,10 +300,12 @@ class Keeper:
     # -- the thread that sends copies --------------------------------------------------------------------
 
     def next_copy(self) -> Copy | None:
-        """Wait for a piece that is to be copied. None: the agent ends."""
+        """Wait for a piece that is to be copied. If the members of its round do not meet in time, it comes
+        without them. None: the agent ends."""
         with self._changed:
             while True:
-                self._changed.wait_for(lambda: self._closed or (self._waiting and self._round.members))
+                while not (self._closed or (self._waiting and self._may_send())):
+                    self._changed.wait(self._patience() if self._waiting else None)
                 if self._closed:
                     return None
                 piece = self._waiting.pop(0)
@@ -333,23 +313,30 @@ class Keeper:
                     descriptor = os.dup(piece.descriptor)
                     break
                 except OSError as error:
-                    self.copied(piece, None, f"{piece.name} was not copied: {error}")
+                    self.copied(piece, Ended(why=f"{piece.name} was not copied: {error}"))
             own = [name for name, one in self._shelf.pieces.items() if one.own]
             kept = tuple(name for name in own if _same_rank(name, piece.name))
             return Copy(self._round, piece, descriptor, kept, self._complete)
 
-    def copied(self, piece: Piece, crc32: int | None, why: str) -> None:
-        """The copy has ended; ``why`` it failed, "" if it has not."""
+    def copied(self, piece: Piece, ended: Ended) -> None:
+        """The copy has ended."""
         with self._changed:
-            piece.crc32 = piece.crc32 if crc32 is None else crc32
-            piece.ended, piece.why = True, why
+            piece.crc32 = piece.crc32 if ended.crc32 is None else ended.crc32
+            piece.ended = ended
             self._changed.notify_all()
+
+    def _may_send(self) -> bool:
+        return self._round.members is not None or self._patience() <= 0
+
+    def _patience(self) -> float:
+        """How many seconds are left for the members to meet."""
+        return self._began + MEET_SECONDS - time.monotonic()
 
     # -- with the lock -----------------------------------------------------------------------------------
 
     def _present(self, key: str) -> Round:
         with self._changed:
-            if not secrets.compare_digest(self._round.key, key):
+            if not same(self._round.key, key):
                 raise RefusedError(f"this worker's round is over: the present one is {self._round.number}")
             return self._round
 
@@ -365,62 +352,48 @@ class Keeper:
             raise RefusedError(f"{name} is not held here any more")
         return os.dup(piece.descriptor), piece.size
 
-    def _buffer(self, size: int, *, own: bool) -> int:
+    def _add(self, piece: Piece) -> None:
+        if piece.name in self._shelf.pieces:
+            raise RefusedError(f"{piece.name} is held here already, and a piece never changes")
+        self._shelf.add(piece)
+
+    def _spare_or_promise(self, size: int, *, own: bool) -> int | None:
+        """A spare buffer. None: there is room for a new one, which ``_made`` makes."""
         if self._off:
             raise RefusedError(self._off)
         descriptor = self._shelf.spare(size, own=own)
         if descriptor is not None:
+            self._shelf.lent[inode(descriptor)] = capacity(descriptor)
             return descriptor
         if decide.room(self.limit, self._shelf.held(), rounded(size)):
             self._shelf.free_spare()
-        why = decide.room(self.limit, self._shelf.held(), rounded(size)) or self._gate(rounded(size))
+        why = decide.room(self.limit, self._shelf.held(), rounded(size))
+        why = why or self._gate(rounded(size) + self._shelf.promised)
         if why:
             raise RefusedError(why)
-        return _made(size)
-
-    def _forget_fetched(self) -> None:
-        while self._fetched:
-            os.close(self._fetched.popitem()[1].descriptor)
+        self._shelf.promised += rounded(size)
+        return None
 
     # -- without the lock --------------------------------------------------------------------------------
 
-    def _get(self, present: Round, name: PieceName, address: str) -> None:
-        """Get a piece from another member."""
-        if present.members is None or not present.members.address or not address:
-            raise RefusedError(f"{name} is in another pod, and this one takes nothing from others")
+    def _made(self, key: str, size: int) -> int:
+        """A new buffer. To allocate it takes long, and holds up no other request."""
+        descriptor = -1
         try:
-            with wire.connect(address, present.members.token) as sock:
-                wire.send(sock, {"what": "get", "name": name.fields()})
-                answer = wire.receive(sock)
-                if "refused" in answer:
-                    raise RefusedError(f"{address} says: {answer['refused']}")
-                size = int(answer["size"])
-                piece = Piece(name, size, self._fetch_buffer(size), own=False)
-                try:
-                    wire.receive_piece(sock, piece.descriptor, size)
-                except BaseException:
-                    os.close(piece.descriptor)
-                    raise
-        except (OSError, ValueError, KeyError) as error:
-            raise RefusedError(f"{name} did not come from {address}: {error}") from error
-        with self._changed:
-            self._fetched[name, address] = piece
-
-    def _fetch_buffer(self, size: int) -> int:
-        why = self._gate(rounded(size))
-        if why:
-            raise RefusedError(why)
-        return _made(size)
+            descriptor = made(size)
+        finally:
+            with self._changed:
+                self._shelf.promised -= rounded(size)
+                if descriptor >= 0:
+                    self._shelf.lent[inode(descriptor)] = capacity(descriptor)
+        try:
+            self._present(key)
+        except RefusedError:
+            self.take_back([inode(descriptor)])
+            os.close(descriptor)
+            raise
+        return descriptor
 
 
 def _same_rank(one: PieceName, other: PieceName) -> bool:
     return (one.rank, one.save.round) == (other.rank, other.save.round)
-
-
-def _made(size: int) -> int:
-    try:
-        return make_buffer(size)
-    except OSError as error:
-        raise RefusedError(
-            f"{decide.mebibytes(size)} of memory could not be had: {error.strerror}"
-        ) from error

@@ -1,4 +1,4 @@
-"""The sockets of a keeper: one for its workers, one for the other members. A thread for each connection.
+"""The sockets of a keeper: one for its workers, one for the other members.
 
 Workers use a Unix socket with an abstract name, which leaves no file behind, and send descriptors through it.
 The names of such sockets are no secret, so each connection begins with the round's key.
@@ -11,78 +11,19 @@ import logging
 import os
 import secrets
 import socket
-import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 from elasticjob.memory import wire
-from elasticjob.memory.keeper import Keeper, RefusedError
-from elasticjob.memory.pieces import PieceName, Save, parse
+from elasticjob.memory.door import Door
+from elasticjob.memory.keeper import Keeper
+from elasticjob.memory.membership import Round
+from elasticjob.memory.pieces import Held, PieceName, Save, parse
+from elasticjob.memory.refused import RefusedError
 from elasticjob.memory.shelf import inode
 
 logger = logging.getLogger(__name__)
 
-LONGEST_TOKEN = 128
 BACKLOG = 256
-RETRY_SECONDS = 0.1
-Serve = Callable[[socket.socket], None]
-
-
-class Listener:
-    """Accepts connections until it is closed; ``serve`` is called with each in a thread of its own."""
-
-    def __init__(self, sock: socket.socket, serve: Serve) -> None:
-        self._sock = sock
-        self._serve = serve
-        self._open: set[socket.socket] = set()
-        self._lock = threading.Lock()
-        self._closed = False
-        threading.Thread(target=self._accept, name="elasticjob-memory", daemon=True).start()
-
-    def cut(self) -> None:
-        """Break all connections that there are."""
-        with self._lock:
-            for sock in self._open:
-                with contextlib.suppress(OSError):
-                    sock.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        """Close it, and break all connections."""
-        self._closed = True
-        with contextlib.suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)
-        self._sock.close()
-        self.cut()
-
-    def _accept(self) -> None:
-        while not self._closed:
-            try:
-                sock, _ = self._sock.accept()
-            except OSError:
-                time.sleep(RETRY_SECONDS)  # there are no descriptors left, or it is closed
-                continue
-            with self._lock:
-                self._open.add(sock)
-            thread = threading.Thread(target=self._one, args=(sock,), name="elasticjob-memory", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError as error:
-                logger.warning("a connection for pieces is refused: %s", error)
-                with self._lock:
-                    self._open.discard(sock)
-                sock.close()
-                time.sleep(RETRY_SECONDS)
-
-    def _one(self, sock: socket.socket) -> None:
-        try:
-            with sock:
-                self._serve(sock)
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            logger.debug("a connection for pieces has ended: %s", error)
-        finally:
-            with self._lock:
-                self._open.discard(sock)
 
 
 class ForWorkers:
@@ -95,17 +36,16 @@ class ForWorkers:
         sock = socket.socket(socket.AF_UNIX)
         sock.bind("\0" + self.address[1:])
         sock.listen(BACKLOG)
-        self._listener = Listener(sock, self._serve)
+        self._door = Door(sock, self._keeper.enter, self._serve, answers=True)
 
     def close(self) -> None:
         """Close it."""
-        self._listener.close()
+        self._door.close()
 
-    def _serve(self, sock: socket.socket) -> None:
-        key = wire.receive_line(sock, LONGEST_TOKEN)
+    def _serve(self, sock: socket.socket, present: Round) -> None:
+        key = present.key
         lent: set[int] = set()
         try:
-            present = self._keeper.enter(key)
             wire.send(sock, {"round": present.number, "job": present.job})
             while True:
                 message, descriptors = wire.receive_with_descriptors(sock)
@@ -115,8 +55,6 @@ class ForWorkers:
                     wire.send(sock, {"refused": str(error)})
                 finally:
                     wire.close_all(descriptors)
-        except RefusedError as error:
-            wire.send(sock, {"refused": str(error)})
         except ConnectionError:
             return  # the worker has ended
         finally:
@@ -154,8 +92,8 @@ class ForWorkers:
             descriptor, size = keeper.lease(key, parse(message["name"]))
             _hand_over(sock, {"size": size}, descriptor)
         elif what == "fetch":
-            descriptor, size = keeper.fetch(key, parse(message["name"]), str(message["address"]))
-            _hand_over(sock, {"size": size}, descriptor)
+            held = Held(parse(message["name"]), _size(message), int(message["crc32"]), own=False)
+            _hand_over(sock, {}, keeper.fetch(key, held, str(message["address"])))
         elif what == "resumed":
             keeper.resumed(key, _save(message["save"]))
             wire.send(sock, {})
@@ -170,24 +108,20 @@ class ForMembers:
         self._keeper = keeper
         sock = _listening()
         self.port = int(sock.getsockname()[1])
-        self._listener = Listener(sock, self._serve)
+        self.door = Door(sock, self._keeper.admit, self._serve, answers=False)  # a stranger learns nothing
 
     def cut(self) -> None:
         """Break the connections of members of an earlier round."""
-        self._listener.cut()
+        self.door.cut()
 
     def close(self) -> None:
         """Close it."""
-        self._listener.close()
+        self.door.close()
 
-    def _serve(self, sock: socket.socket) -> None:
+    def _serve(self, sock: socket.socket, present: Round) -> None:
+        key = present.key
         wire.limit_waits(sock)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        token = wire.receive_line(sock, LONGEST_TOKEN)
-        try:
-            key = self._keeper.admit(token).key
-        except RefusedError:
-            return  # a stranger learns nothing
         wire.wait_long(sock)
         while True:
             message = wire.receive(sock)

@@ -17,6 +17,19 @@ ROUND_UP = 1 << 16
 """Buffers have a multiple of this size: the parts of a state that are not tensors change it a little."""
 
 
+@dataclass(frozen=True)
+class Ended:
+    """How the copy of a piece to another agent has ended."""
+
+    crc32: int | None = None
+    why: str = ""
+    """Why it failed; "" if it has not."""
+    copied: bool = False
+    """Whether another agent has it."""
+    alone: str = ""
+    """Why no other agent has it, though one should; "" if there is none for it."""
+
+
 @dataclass
 class Piece:
     """A piece and its descriptor. ``crc32`` None: it was not computed yet."""
@@ -26,10 +39,8 @@ class Piece:
     descriptor: int
     own: bool
     crc32: int | None = None
-    ended: bool = False
-    """Whether its copy to another agent has ended; so has one that is sent to no other."""
-    why: str = ""
-    """Why that failed; "" if it has not."""
+    ended: Ended | None = None
+    """How its copy to another agent has ended; None while it is under way."""
 
 
 @dataclass
@@ -47,6 +58,8 @@ class Shelf:
         self._spare: dict[bool, list[_Buffer]] = {True: [], False: []}
         self.lent: dict[int, int] = {}
         """Capacity by inode."""
+        self.promised = 0
+        """Bytes of buffers that are being made."""
 
     def names(self) -> list[PieceName]:
         """Of all pieces."""
@@ -58,17 +71,14 @@ class Shelf:
         return {
             "own pieces": sum(capacity(one.descriptor) for one in pieces if one.own),
             "copies for others": sum(capacity(one.descriptor) for one in pieces if not one.own),
-            "buffers": sum(self.lent.values()) + self._spare_bytes(),
+            "buffers": sum(self.lent.values()) + self._spare_bytes() + self.promised,
         }
 
     def _spare_bytes(self) -> int:
         return sum(one.capacity for buffers in self._spare.values() for one in buffers)
 
     def add(self, piece: Piece) -> None:
-        """Put a piece there, in the place of one of the same name."""
-        former = self.pieces.pop(piece.name, None)
-        if former is not None:
-            os.close(former.descriptor)
+        """Put a piece there. There is none of its name."""
         self.pieces[piece.name] = piece
 
     def spare(self, size: int, *, own: bool) -> int | None:

@@ -12,6 +12,7 @@ import mmap
 import os
 import socket
 import struct
+import time
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,12 +21,15 @@ Message = dict[str, Any]
 
 LENGTH = struct.Struct("!I")
 CRC32 = struct.Struct("!I")
-MOST_BYTES = 64 << 20
-"""A longer message is none of ours."""
+MOST_BYTES = 4 << 20
+"""A longer message is not one of ours."""
 CHUNK = 8 << 20
-CONNECT_SECONDS = 5.0
+"""How much is checked at a time, so that it is sent while it is in the processor's cache."""
+SENT_AT_ONCE = 1 << 20
 STUCK_SECONDS = 30
 """A send or receive that makes no progress for this long has failed."""
+SLOWEST = 1 << 20
+"""Bytes per second: a piece that takes longer has failed, however often a few bytes of it come."""
 
 
 def send(sock: socket.socket, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
@@ -78,7 +82,10 @@ def _parsed(sock: socket.socket, head: bytes) -> Message:
     (length,) = LENGTH.unpack(head)
     if length > MOST_BYTES:
         raise ValueError(f"a message of {length:,} bytes, expected at most {MOST_BYTES:,}")
-    message = json.loads(receive_exactly(sock, length))
+    try:
+        message = json.loads(receive_exactly(sock, length))
+    except RecursionError:
+        raise ValueError("a message is nested too deeply") from None
     if not isinstance(message, dict):
         raise ValueError(f"a message is {type(message).__name__}, expected an object")
     return message
@@ -95,14 +102,15 @@ def close_all(descriptors: Sequence[int] | array.array[int]) -> None:
 
 def send_piece(sock: socket.socket, descriptor: int, size: int) -> int:
     """Send the first ``size`` bytes of a memfd, then their CRC-32; returns that. Raises OSError."""
-    crc = 0
+    crc, ends = 0, _end_of_piece(size)
     with mmap.mmap(descriptor, size, prot=mmap.PROT_READ) as mapped, memoryview(mapped) as view:
         for begin in range(0, size, CHUNK):
             end = min(begin + CHUNK, size)
             with view[begin:end] as part:
                 crc = zlib.crc32(part, crc)
             while begin < end:
-                sent = os.sendfile(sock.fileno(), descriptor, begin, end - begin)
+                _check(ends)
+                sent = os.sendfile(sock.fileno(), descriptor, begin, min(end - begin, SENT_AT_ONCE))
                 if not sent:
                     raise ConnectionError("a piece has become shorter while it was sent")
                 begin += sent
@@ -114,8 +122,9 @@ def receive_piece(sock: socket.socket, descriptor: int, size: int) -> int:
     """Receive a piece into a memfd of at least ``size`` bytes; returns the CRC-32 that its sender has
     computed. Raises ConnectionError if the connection is cut before its end: then it does not count."""
     with mmap.mmap(descriptor, size) as mapped, memoryview(mapped) as view:
-        received = 0
+        received, ends = 0, _end_of_piece(size)
         while received < size:
+            _check(ends)
             with view[received : received + CHUNK] as part:
                 count = sock.recv_into(part)
             if not count:
@@ -123,6 +132,15 @@ def receive_piece(sock: socket.socket, descriptor: int, size: int) -> int:
             received += count
     (crc,) = CRC32.unpack(receive_exactly(sock, CRC32.size))
     return int(crc)
+
+
+def _end_of_piece(size: int) -> float:
+    return time.monotonic() + STUCK_SECONDS + size / SLOWEST
+
+
+def _check(ends: float) -> None:
+    if time.monotonic() > ends:
+        raise TimeoutError("the other side is too slow")
 
 
 def checksum(descriptor: int, size: int) -> int:
@@ -151,27 +169,3 @@ def wait_long(sock: socket.socket) -> None:
     word is noticed by keep-alive."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 0))
-
-
-def connect(address: str, token: str) -> socket.socket:
-    """A connection to another agent, which begins with the token of the round. Raises OSError."""
-    host, _, port = address.rpartition(":")
-    sock = socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS)
-    try:
-        limit_waits(sock)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.sendall(token.encode() + b"\n")
-    except BaseException:
-        sock.close()
-        raise
-    return sock
-
-
-def receive_line(sock: socket.socket, most: int) -> str:
-    """The first line, without its end, of at most this many bytes. Raises ValueError if it is longer."""
-    line = b""
-    while not line.endswith(b"\n"):
-        if len(line) > most:
-            raise ValueError(f"the first line has more than {most} bytes")
-        line += receive_exactly(sock, 1)
-    return line[:-1].decode("ascii", "replace")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import time
@@ -126,11 +127,13 @@ class StoreConnection:
         if thread is not None:
             thread.join(seconds)
 
-    def wait_for(self, store: KeyValueStore, keys: Iterable[str], own: bool) -> None:
+    def wait_for(
+        self, store: KeyValueStore, keys: Iterable[str], own: bool, seconds: float = math.inf
+    ) -> None:
         """Block the connection's thread until the keys are there.
 
-        A server of our own (``own``) is polled, so that ``close`` ends the wait and lets the server go; any
-        other wait ends when the server answers or goes.
+        A server of our own (``own``) is polled, so that ``close`` ends the wait and lets the server go, and
+        that it ends with TimeoutError after ``seconds``; any other wait ends when the server answers or goes.
         """
         keys = list(keys)
         if not own:
@@ -141,6 +144,8 @@ class StoreConnection:
         while not store.check(keys):
             if self.closed:
                 raise StoreGone("given up")
+            if time.monotonic() - began > seconds:
+                raise TimeoutError(f"not all of {len(keys)} keys were there after {seconds:g} s")
             time.sleep(min(longest, max(shortest, (time.monotonic() - began) / 10)))
 
     def _run(self) -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from devcluster.wait import wait_for
+from elasticjob.agent import memory_meeting
 from elasticjob.agent.handler import K8sRendezvousHandler
 from elasticjob.agent.memory import AgentMemory, too_little
 from elasticjob.agent.settings import Settings, SettingsError, read_settings
@@ -18,7 +19,7 @@ from elasticjob.contract.names import MEMORY_AGENT_ENV
 from elasticjob.contract.round_record import RoundRecord
 from elasticjob.core.participant import Membership
 from elasticjob.memory.client import Agent
-from elasticjob.memory.keeper import Members
+from elasticjob.memory.membership import Members
 from elasticjob.memory.pieces import PieceName, Save
 from elasticjob.warm.interpreter_count import Memory
 from tests.unit.handler.joining import Joining, Start, form
@@ -138,12 +139,12 @@ def test_workers_hear_whether_all_pods_go_on_after_a_drain(
     handler = start("a", memory=LIMIT)
     record = joined(leases, 1, {"a": handler})
     worker = worker_of(handler)
-    assert not worker.state_of(None)["all_stay"]
+    assert not worker.state_of(None).all_stay
     leases.publish(replace(record, phase="Draining", cause=cause))
     wait_for(lambda: handler._core.drain_asked(), 60, "it drains", interval=0.01)
     if all_stay:
-        wait_for(lambda: bool(worker.state_of(None)["all_stay"]), 60, "the worker hears of it", interval=0.01)
-    assert worker.state_of(None)["all_stay"] == all_stay
+        wait_for(lambda: bool(worker.state_of(None).all_stay), 60, "the worker hears of it", interval=0.01)
+    assert worker.state_of(None).all_stay == all_stay
 
 
 def test_after_an_oom_of_the_job_nothing_more_is_saved(leases: Leases, start: Start) -> None:
@@ -152,7 +153,67 @@ def test_after_an_oom_of_the_job_nothing_more_is_saved(leases: Leases, start: St
     worker = worker_of(handler)
     leases.publish(broken(record, cause="OutOfMemory"))
     wait_for(lambda: handler.num_nodes_waiting() == 1, 60, "the end", interval=0.01)
-    assert worker.state_of(None)["off"] == "a container of this job was out of memory"
+    assert worker.state_of(None).off == "a container of this job was out of memory"
+
+
+# -- members that do not meet ------------------------------------------------------------------------------
+
+
+def silent(handler: K8sRendezvousHandler) -> None:
+    """Its agent says nothing in the store, as if it could not reach it."""
+    memory_of(handler).meet = lambda _: None  # type: ignore[method-assign]
+
+
+def test_members_copy_among_themselves_if_one_does_not_meet_them(
+    leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(memory_meeting, "MEMBERS_SECONDS", 0.5)
+    handlers = {pod: start(pod, memory=LIMIT) for pod in "abc"}
+    silent(handlers["b"])
+    joined(leases, 1, handlers)
+    met = {pod: members_of(handlers[pod]) for pod in "ac"}
+    assert (met["a"].partner, met["c"].partner) == (met["c"].address, met["a"].address)
+    assert "1 of 3 members have no copies" in caplog.text
+    assert "group ranks 1" in caplog.text
+    worker, name = worker_of(handlers["a"]), PieceName("uid", "f", Save(1, 1, 7, 1), 0)
+    save(worker, name)
+    assert copied(worker, name) == ""
+    assert worker.state_of(name).copied
+
+
+def test_members_wait_for_a_leader_that_says_nothing_for_a_while_and_save_without_copies(
+    leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(memory_meeting, "PLAN_SECONDS", 0.5)
+    handlers = {pod: start(pod, memory=LIMIT) for pod in "ab"}
+    silent(handlers["a"])
+    joined(leases, 1, handlers)
+    assert "the leader has not said where copies go" in members_of(handlers["b"]).alone
+    assert "its memory checkpoints have no copies: the leader has not said" in caplog.text
+    worker, name = worker_of(handlers["b"]), PieceName("uid", "f", Save(1, 1, 7, 1), 0)
+    save(worker, name)
+    assert copied(worker, name) == ""
+    found = worker.state_of(name)
+    assert not found.copied
+    assert "the leader has not said" in found.alone
+
+
+@pytest.mark.parametrize(
+    ("ranks", "rank", "size", "expected"),
+    [
+        ([0, 1, 2], 2, 3, (0, "")),
+        ([0, 2, 3], 0, 4, (2, "")),
+        ([0, 2, 3], 3, 4, (0, "")),
+        ([0, 2, 3], 1, 4, (1, "this member has said too late where it takes copies")),
+        ([0], 0, 2, (0, "no other member has said where it takes copies")),
+        ([0], 0, 1, (0, "")),
+    ],
+)
+def test_copies_go_to_the_next_member_that_takes_part(
+    ranks: list[int], rank: int, size: int, expected: tuple[int, str]
+) -> None:
+    plan = {"ranks": ranks, "shift": 1 if len(ranks) > 1 else 0}
+    assert memory_meeting.partner(plan, rank, size) == expected
 
 
 # -- one agent's memory ------------------------------------------------------------------------------------
@@ -177,7 +238,7 @@ def test_after_an_oom_kill_here_the_memory_is_freed_before_the_next_workers_star
         memory.begin(member(2))
         assert memory._service is not None
         assert sum(memory._service.keeper._shelf.held().values()) == 0
-        assert "was killed because its memory was used up" in Agent(memory.where).state_of(None)["off"]
+        assert "was killed because its memory was used up" in Agent(memory.where).state_of(None).off
     finally:
         memory.close()
 
@@ -187,7 +248,7 @@ def test_an_oom_before_the_first_round_counts_too() -> None:
     try:
         memory.out_of_memory("a container of this job")
         memory.begin(member(1))
-        assert Agent(memory.where).state_of(None)["off"] == "a container of this job was out of memory"
+        assert Agent(memory.where).state_of(None).off == "a container of this job was out of memory"
     finally:
         memory.close()
 

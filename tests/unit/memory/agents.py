@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import socket
+import zlib
 from collections.abc import Callable
 
 from elasticjob.memory.client import Agent, AgentError
-from elasticjob.memory.keeper import Keeper, Members
-from elasticjob.memory.pieces import PieceName, Save
+from elasticjob.memory.keeper import Keeper
+from elasticjob.memory.link import Link
+from elasticjob.memory.membership import Members
+from elasticjob.memory.pieces import Held, PieceName, Save
 from elasticjob.memory.service import Service
 
 SIZE = 3 << 16
@@ -77,6 +81,16 @@ def name_of(number: int, step: int, rank: int = 0, world: int = 1) -> PieceName:
     return PieceName(JOB, "f", Save(1, number, step, world), rank)
 
 
+def held_of(name: PieceName, size: int = SIZE) -> Held:
+    """What the agent that holds this piece says of it, if it was saved by ``save``."""
+    return Held(name, size, zlib.crc32(bytes([name.save.step]) * size), own=True)
+
+
+def dial(address: str, token: str) -> socket.socket:
+    """A connection of a member, or of one that would be one."""
+    return Link().open(address, token)
+
+
 def save(
     worker: Agent,
     name: PieceName,
@@ -99,8 +113,8 @@ def copied(worker: Agent, name: PieceName) -> str:
     """Wait for the copy; why it failed, "" if it has not."""
     worker.await_copy(name, 30)
     state = worker.state_of(name)
-    assert state["ended"], "it has not ended in 30 s"
-    return str(state["why"])
+    assert state.ended, "it has not ended in 30 s"
+    return state.why
 
 
 def content(descriptor: int) -> set[int]:

@@ -11,10 +11,10 @@ import pytest
 
 from elasticjob.memory import decide, wire
 from elasticjob.memory.client import Agent, AgentError
-from elasticjob.memory.keeper import RefusedError
 from elasticjob.memory.pieces import Save
+from elasticjob.memory.refused import RefusedError
 from elasticjob.memory.shelf import make_buffer
-from tests.unit.memory.agents import SIZE, Pod, begin, content, copied, name_of, refusal, save
+from tests.unit.memory.agents import SIZE, Pod, begin, content, copied, dial, held_of, name_of, refusal, save
 
 MakePod = Callable[..., Pod]
 
@@ -75,7 +75,7 @@ def test_a_stranger_learns_and_stores_nothing(pods: MakePod) -> None:
     begin(1, pod)
     save(pod.worker(), name_of(1, 3))
 
-    with wire.connect(pod.address, "a guess") as sock:
+    with dial(pod.address, "a guess") as sock:
         assert sock.recv(1) == b""
     assert "round is over" in refusal(lambda: Agent(f"{pod.where.rpartition(':')[0]}:a guess"))
 
@@ -114,7 +114,7 @@ def test_a_pod_that_is_no_member_gives_nothing_away(pods: MakePod) -> None:
 
     worker = member.worker()
 
-    assert "did not come" in refusal(lambda: worker.fetch(name_of(1, 3), cut_off.address))
+    assert "did not come" in refusal(lambda: worker.fetch(held_of(name_of(1, 3)), cut_off.address))
 
 
 # -- 3: pieces do not change; what was cut has no name -----------------------------------------------------
@@ -126,14 +126,14 @@ def test_a_copy_that_is_cut_in_the_middle_does_not_count(pods: MakePod) -> None:
     header = {"what": "put", "name": name_of(1, 9).fields(), "size": SIZE, "kept": [], "complete": None}
     everything = b"x" * SIZE + b"\0" * wire.CRC32.size
     for sent in (0, 1, SIZE - 1, SIZE, SIZE + wire.CRC32.size - 1):
-        with wire.connect(pod.address, "token of 1") as sock:
+        with dial(pod.address, "token of 1") as sock:
             wire.send(sock, header)
             assert wire.receive(sock) == {}
             sock.sendall(everything[:sent])
             sock.shutdown(socket.SHUT_WR)
             assert sock.recv(1) == b""
         assert pod.held() == []
-    with wire.connect(pod.address, "token of 1") as sock:
+    with dial(pod.address, "token of 1") as sock:
         wire.send(sock, header)
         assert wire.receive(sock) == {}
         sock.sendall(everything)
@@ -144,7 +144,7 @@ def test_a_copy_that_is_cut_in_the_middle_does_not_count(pods: MakePod) -> None:
 def test_a_copy_that_a_new_round_interrupts_does_not_count(pods: MakePod) -> None:
     pod = pods()
     begin(1, pod)
-    with wire.connect(pod.address, "token of 1") as sock:
+    with dial(pod.address, "token of 1") as sock:
         header = {"what": "put", "name": name_of(1, 9).fields(), "size": SIZE, "kept": [], "complete": None}
         wire.send(sock, header)
         assert wire.receive(sock) == {}

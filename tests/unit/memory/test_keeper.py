@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from elasticjob.memory.client import Agent
+from elasticjob.memory import copies, keeper
+from elasticjob.memory.client import Agent, State
 from elasticjob.memory.pieces import PieceName
-from tests.unit.memory.agents import SIZE, Pod, begin, content, copied, name_of, refusal, save
+from tests.unit.memory.agents import SIZE, Pod, begin, content, copied, held_of, name_of, refusal, save
 
 MakePod = Callable[..., Pod]
 
@@ -81,7 +82,7 @@ def test_without_a_network_nothing_is_taken_from_other_pods(pods: MakePod) -> No
     begin(1, other)
     save(other.worker(), name_of(1, 3))
     worker = lonely.worker()
-    assert "takes nothing from others" in refusal(lambda: worker.fetch(name_of(1, 3), other.address))
+    assert "takes nothing from others" in refusal(lambda: worker.fetch(held_of(name_of(1, 3)), other.address))
 
 
 def test_a_copy_that_fails_has_ended_badly_and_the_next_one_is_tried_again(pods: MakePod) -> None:
@@ -100,6 +101,58 @@ def test_a_copy_that_fails_has_ended_badly_and_the_next_one_is_tried_again(pods:
 
     assert copied(worker, name_of(1, 4)) == ""
     assert (a.held(), b.held()) == (["1.4.0"], ["(1.4.0)"])
+
+
+def test_a_piece_with_a_copy_says_so_and_one_that_needs_none_does_too(pods: MakePod) -> None:
+    a, b, alone = pods(), pods(), pods()
+    begin(1, a, b)
+    begin(1, alone)
+    for pod, has_one in ((a, True), (alone, False)):
+        worker = pod.worker()
+        save(worker, name_of(1, 3))
+        assert copied(worker, name_of(1, 3)) == ""
+        assert worker.state_of(name_of(1, 3)) == State(copied=has_one)
+
+
+def test_saves_go_on_without_copies_if_the_members_do_not_meet(
+    pods: MakePod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They end, so that the ranks of other members do not skip all saves."""
+    monkeypatch.setattr(keeper, "MEET_SECONDS", 0.1)
+    pod = pods()
+    pod.enter(1)
+    worker = pod.worker()
+    save(worker, name_of(1, 3))
+    assert copied(worker, name_of(1, 3)) == ""
+    assert worker.state_of(name_of(1, 3)) == State(alone="the members of the round have not met")
+    pod.meet("token", "")
+    save(worker, name_of(1, 4))
+    assert copied(worker, name_of(1, 4)) == ""
+    assert worker.state_of(name_of(1, 4)) == State(), "they have met late"
+
+
+def test_a_partner_that_fails_again_and_again_is_left_alone_for_a_while(
+    pods: MakePod, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    a, b = pods(), pods()
+    begin(1, a)
+    begin(1, b)
+    a.meet("another token", b.address)
+    worker, found = a.worker(), []
+    for at in range(1, 6):
+        save(worker, name_of(1, at))
+        found.append((copied(worker, name_of(1, at)) == "", worker.state_of(name_of(1, at)).alone))
+    assert [well for well, _ in found] == [False, False, True, True, True]
+    assert found[-1][1] == f"3 copies in turn could not be sent to {b.address}"
+    assert len([one for one in caplog.records if "was not copied" in one.getMessage()]) == 2
+
+    monkeypatch.setattr(copies, "REST_SECONDS", 0)
+    b.enter(1)
+    b.meet("another token", a.address)
+    a.service._copies._resting = 0
+    save(worker, name_of(1, 6))
+    assert copied(worker, name_of(1, 6)) == ""
+    assert worker.state_of(name_of(1, 6)).copied
 
 
 def test_what_was_written_over_is_let_go_of_by_the_partner_too(pods: MakePod) -> None:
@@ -127,12 +180,12 @@ def test_a_piece_of_another_pod_is_got_once_for_all_workers_of_the_agent(pods: M
     save(a.worker(), name_of(1, 3))
     first, second = b.worker(), b.worker()
 
-    descriptors = [worker.fetch(name_of(1, 3), a.address) for worker in (first, second)]
+    descriptors = [worker.fetch(held_of(name_of(1, 3)), a.address) for worker in (first, second)]
 
     assert len({os.fstat(one).st_ino for one in descriptors}) == 1
     assert [content(one) for one in descriptors] == [{3}, {3}]
     first.resumed(None)
-    assert b.keeper._fetched == {}
+    assert b.keeper._fetched._pieces == {}
 
 
 def test_a_piece_that_has_gone_is_named(pods: MakePod) -> None:
@@ -140,7 +193,7 @@ def test_a_piece_that_has_gone_is_named(pods: MakePod) -> None:
     begin(1, a, b)
     worker = b.worker()
     assert "rank 0's piece of step 3 of round 1" in refusal(lambda: worker.lease(name_of(1, 3)))
-    assert "not held here" in refusal(lambda: worker.fetch(name_of(1, 3), a.address))
+    assert "not held here" in refusal(lambda: worker.fetch(held_of(name_of(1, 3)), a.address))
 
 
 def test_without_room_a_save_is_refused_with_what_to_do(pods: MakePod) -> None:
@@ -189,7 +242,7 @@ def test_switched_off_it_takes_nothing_more_and_what_is_there_can_be_resumed_fro
 
     assert not b.keeper.keeps
     assert a.keeper.keeps
-    assert workers[1].state_of(None)["off"] == "a container of this job was out of memory"
+    assert workers[1].state_of(None).off == "a container of this job was out of memory"
     assert "out of memory" in refusal(lambda: workers[1].lend(SIZE, None, ()))
     save(workers[0], name_of(1, 4, 0, 2))
     assert "out of memory" in copied(workers[0], name_of(1, 4, 0, 2))

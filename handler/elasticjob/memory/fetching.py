@@ -1,0 +1,111 @@
+"""The pieces that an agent has got from other members, for all of its workers until they have resumed."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+
+from elasticjob.memory import decide, wire
+from elasticjob.memory.link import Link
+from elasticjob.memory.pieces import Held, PieceName
+from elasticjob.memory.refused import RefusedError
+from elasticjob.memory.shelf import make_buffer, rounded
+
+
+class Fetched:
+    """One piece is got at a time. What is under way when the pieces are forgotten is cut, and an answer that
+    comes later is not kept: it could be that of a round that has ended.
+
+    ``gate`` is that of the ``Keeper``.
+    """
+
+    def __init__(self, gate: Callable[[int], str]) -> None:
+        self._gate = gate
+        self._lock = threading.Lock()
+        self._one = threading.Lock()
+        self._pieces: dict[tuple[Held, str], int] = {}
+        self._link: Link | None = None
+        self._epoch = 0
+
+    @property
+    def epoch(self) -> int:
+        """What ``get`` is called with: how often the pieces were forgotten."""
+        return self._epoch
+
+    def get(self, epoch: int, held: Held, address: str, token: str) -> int:
+        """A descriptor, which is the caller's, of a piece that the member at ``address`` has said it holds.
+        Raises RefusedError."""
+        with self._one:
+            with self._lock:
+                self._check(epoch, held.name)
+                if (held, address) in self._pieces:
+                    return os.dup(self._pieces[held, address])
+                link = self._link = Link()
+            try:
+                descriptor = self._receive(link, held, address, token)
+            except (OSError, ValueError, KeyError) as error:
+                raise RefusedError(f"{held.name} did not come from {address}: {error}") from error
+            finally:
+                link.close()
+            return self._keep(epoch, held, address, descriptor)
+
+    def forget(self) -> None:
+        """Free them, and cut what is under way."""
+        with self._lock:
+            self._epoch += 1
+            if self._link is not None:
+                self._link.cut()
+            while self._pieces:
+                os.close(self._pieces.popitem()[1])
+
+    def _check(self, epoch: int, name: PieceName) -> None:
+        if epoch != self._epoch:
+            raise RefusedError(f"{name} was let go of before it was read")
+
+    def _keep(self, epoch: int, held: Held, address: str, descriptor: int) -> int:
+        with self._lock:
+            try:
+                self._check(epoch, held.name)
+                kept = os.dup(descriptor)
+            except BaseException:
+                os.close(descriptor)
+                raise
+            self._pieces[held, address] = kept
+            return descriptor
+
+    def _receive(self, link: Link, held: Held, address: str, token: str) -> int:
+        """Get it. What the member says of it now must be what it has said to all ranks, before any memory is
+        used."""
+        sock = link.open(address, token)
+        wire.send(sock, {"what": "get", "name": held.name.fields()})
+        answer = wire.receive(sock)
+        if "refused" in answer:
+            raise RefusedError(f"{address} says: {answer['refused']}")
+        if answer["size"] != held.size:
+            raise ValueError(f"it has {answer['size']!r:.40} bytes there, expected {held.size:,}")
+        descriptor = self._buffer(held.size)
+        try:
+            crc32 = wire.receive_piece(sock, descriptor, held.size)
+            if crc32 != held.crc32:
+                raise ValueError(f"it has the checksum {crc32:08x} there, expected {held.crc32:08x}")
+            return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    def _buffer(self, size: int) -> int:
+        why = self._gate(rounded(size))
+        if why:
+            raise RefusedError(why)
+        return made(size)
+
+
+def made(size: int) -> int:
+    """A new buffer. Raises RefusedError."""
+    try:
+        return make_buffer(size)
+    except OSError as error:
+        raise RefusedError(
+            f"{decide.mebibytes(size)} of memory could not be had: {error.strerror}"
+        ) from error

@@ -1,0 +1,134 @@
+"""What is under way between two agents when a round ends is cut, and what comes later is not kept."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from devcluster.wait import wait_for
+from elasticjob.memory import wire
+from elasticjob.memory.fetching import Fetched
+from elasticjob.memory.link import Link
+from elasticjob.memory.refused import RefusedError
+from elasticjob.memory.shelf import make_buffer
+from tests.unit.memory.agents import SIZE, Pod, begin, content, copied, held_of, name_of, refusal, save
+from tests.unit.memory.peers import member
+
+MakePod = Callable[..., Pod]
+
+
+def test_cutting_leaves_the_descriptor_to_its_owner() -> None:
+    """Closed by another thread it could be another file's by the time that the owner uses it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        link = Link()
+        sock = link.open(f"127.0.0.1:{listener.getsockname()[1]}", "token")
+        descriptor = sock.fileno()
+        link.cut()
+        assert sock.fileno() == descriptor
+        os.fstat(descriptor)
+        assert sock.recv(1) == b""
+        with pytest.raises(BrokenPipeError):
+            wire.send(sock, {})
+        link.close()
+        assert sock.fileno() == -1
+
+
+def test_a_connection_that_is_being_made_can_be_cut() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
+        where = listener.getsockname()
+        fillers = [socket.socket() for _ in range(4)]
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex(where)
+        link = Link()
+        with ThreadPoolExecutor(1) as pool:
+            opening = pool.submit(link.open, f"127.0.0.1:{where[1]}", "token")
+            wait_for(lambda: link._sock is not None, 60, "it connects", interval=0.001)
+            link.cut()
+            error = opening.exception()
+        assert isinstance(error, ConnectionError), error
+        for filler in fillers:
+            filler.close()
+
+
+def test_what_was_cut_before_it_connects_does_not_connect() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        link = Link()
+        link.cut()
+        with pytest.raises(ConnectionAbortedError):
+            link.open(f"127.0.0.1:{listener.getsockname()[1]}", "token")
+
+
+def test_a_copy_to_a_member_that_does_not_read_ends_with_the_round(pods: MakePod) -> None:
+    taken, over = threading.Event(), threading.Event()
+
+    def silent(_: socket.socket) -> None:
+        taken.set()
+        over.wait(60)
+
+    pod = pods()
+    with member(silent) as address:
+        pod.enter(1)
+        pod.meet("token", address)
+        save(pod.worker(), name_of(1, 3))
+        assert taken.wait(60)
+        pod.enter(2)
+        pod.meet("token of 2")
+        worker = pod.worker()
+        save(worker, name_of(2, 4))
+        assert copied(worker, name_of(2, 4)) == "", "the thread is free again"
+        over.set()
+
+
+def test_no_connection_is_made_for_a_round_that_is_over(pods: MakePod) -> None:
+    """``cut`` has come before the link was there."""
+    pod, other = pods(), pods()
+    begin(1, pod, other)
+    former = pod.keeper._round
+    begin(2, pod, other)
+    with pytest.raises(RefusedError, match="is over"):
+        pod.service._copies._connected(former, other.address, "token of 1")
+
+
+def test_a_piece_that_is_being_got_when_a_new_round_begins_is_cut(pods: MakePod) -> None:
+    asked, over = threading.Event(), threading.Event()
+
+    def silent(sock: socket.socket) -> None:
+        wire.send(sock, {"size": SIZE})
+        sock.sendall(b"\3")
+        asked.set()
+        over.wait(60)
+
+    pod, other = pods(), pods()
+    begin(1, pod, other)
+    zombie = pod.worker()
+    with member(silent) as address, ThreadPoolExecutor(1) as pool:
+        late = pool.submit(lambda: refusal(lambda: zombie.fetch(held_of(name_of(1, 3)), address)))
+        assert asked.wait(60)
+        begin(2, pod, other)
+        save(other.worker(), name_of(2, 4))
+        descriptor = pod.worker().fetch(held_of(name_of(2, 4)), other.address)
+        assert content(descriptor) == {4}, "it waits for no piece of the round before"
+        assert "did not come" in late.result()
+        over.set()
+    assert {held.name for held, _ in pod.keeper._fetched._pieces} == {name_of(2, 4)}
+
+
+def test_an_answer_that_comes_after_its_round_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched = Fetched(lambda _: "")
+
+    def late(*_: object) -> int:
+        fetched.forget()
+        return make_buffer(SIZE)
+
+    monkeypatch.setattr(Fetched, "_receive", late)
+    with pytest.raises(RefusedError, match="let go of"):
+        fetched.get(fetched.epoch, held_of(name_of(1, 3)), "127.0.0.1:1", "token")
+    assert fetched._pieces == {}
+    with pytest.raises(RefusedError, match="let go of"):
+        fetched.get(0, held_of(name_of(1, 3)), "127.0.0.1:1", "token")
