@@ -4,10 +4,14 @@ end."""
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from unittest import mock
 
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.participant_record import AnnouncedState
+from elasticjob.contract.record import Record
 from elasticjob.peers.run import Run, round_lease
 from elasticjob.peers.settled import Settled
 from tests.peers.api import Api
@@ -17,7 +21,9 @@ from tests.simulation.kernel import Kernel
 
 PODS_SECONDS = 1.0
 """After how long a pod's end is seen."""
-PEACE_SECONDS = 150.0
+PEACE_SECONDS, STEADY_SECONDS = 150.0, 25.0
+"""How long those that live have to train together again, and how long they must have done so."""
+END_SECONDS, CLOSED_SECONDS = 60.0, 8.0
 HEARS_SECONDS = 14.0
 """P5: two times six seconds, and some for the requests."""
 
@@ -230,13 +236,25 @@ class History:
             self.strike()
             kernel.run(kernel.between(0.0, 5.0) if rng.random() < 0.4 else kernel.between(5.0, 40.0))
         self._make_peace()
-        kernel.run(PEACE_SECONDS)
-        self._judge_training()
+        self._rest(PEACE_SECONDS, STEADY_SECONDS, self._not_training)
+        if wrong := self._not_training():
+            raise Violation("I6", wrong)
         if rng.random() < 0.5:
             self.finishing = True
-            kernel.run(60.0)
-            self._judge_end()
+            for one in self.truth.rounds.values():
+                one.wake()
+            self._rest(END_SECONDS, CLOSED_SECONDS, self._not_over)
+            if wrong := self._not_over():
+                raise Violation("end", wrong)
         return self
+
+    def _rest(self, longest: float, steady: float, wrong: Callable[[], str]) -> None:
+        """Let time pass until nothing has been wrong for ``steady`` seconds, or for ``longest``."""
+        kernel = self.kernel
+        until, since = kernel.now + longest, kernel.now
+        while kernel.now < min(until, since + steady):
+            kernel.run(1.0)
+            since = kernel.now if wrong() else since
 
     def _make_peace(self) -> None:
         """No more faults; what stays of ended pods is deleted, as an admin would."""
@@ -264,26 +282,29 @@ class History:
     def _alive(self) -> list[Process]:
         return [pod.process for pod in self.pods.values() if pod.ended is None and pod.process.alive]
 
-    def _judge_training(self) -> None:
+    def _not_training(self) -> str:
+        """Why those that live do not train as they should; "" if they do."""
         alive, newest = self._alive(), self._newest()
         if newest is None or newest.closed or len(alive) < newest.minimum:
-            return
+            return ""
         training = [one for one in self.truth.rounds.values() if one.whole]
         size = min(len(alive), newest.maximum)
         if len(training) != 1 or training[0].size != size:
             sizes = [(one.settled.state.number, one.size) for one in training]
-            raise Violation("I6", f"{len(alive)} live, {size} should train: {sizes}, {newest.message}")
+            return f"{len(alive)} live, {size} should train: {sizes}, {newest.message}"
+        return ""
 
-    def _judge_end(self) -> None:
+    def _not_over(self) -> str:
+        """Why the run is not closed although all have succeeded; "" if it is."""
         newest = self._newest()
         if newest is None or len(self._alive()) < newest.minimum:
-            return
-        if not newest.closed and any(one.whole for one in self.truth.rounds.values()):
-            raise Violation("end", f"all have succeeded, and the run is {newest.state.phase}")
+            return ""
+        whole = any(one.whole for one in self.truth.rounds.values())
+        return f"all have succeeded, and the run is {newest.state.phase}" * (not newest.closed and whole)
 
     def _check(self) -> None:
-        """Twice a second: P5, and processes that have ended by themselves."""
-        self.kernel.after(0.5, self._check)
+        """Once a second: P5, and processes that have ended by themselves."""
+        self.kernel.after(1.0, self._check)
         now = self.kernel.now
         for name, pod in list(self.pods.items()):
             process = pod.process
@@ -317,4 +338,11 @@ class History:
 
 def play(seed: int) -> History:
     """A history. Raises Violation."""
-    return History(seed).play()
+    with mock.patch.object(Record, "parse", classmethod(_parse)):
+        return History(seed).play()
+
+
+@lru_cache(maxsize=2000)
+def _parse(kind: type[Record], text: str, parse: Callable[..., Record] = Record.parse.__func__) -> Record:
+    """As ``Record.parse``, which is pure, and its records frozen: all participants read the same texts."""
+    return parse(kind, text)

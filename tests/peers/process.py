@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 BEGAN = datetime(2026, 1, 1, tzinfo=timezone.utc)
 HEARTBEAT = 0.5
+QUIET = 10.0
+"""How long a process sleeps where only an event, which wakes it, can change what it does."""
 
 
 @dataclass
@@ -36,6 +38,8 @@ class Known:
     stored: Stored
     at: float
     alive: bool = False
+    peer: Peer | None = None
+    """What it says, once it was read."""
 
 
 class Process(Host):
@@ -50,6 +54,7 @@ class Process(Host):
         self.seat = Seat(run, Identity(pod, uid), history.limits, rng.randint(0, 5))
         self.place: tuple[Round, int] | None = None
         self.exit = ""
+        self.frozen_at = 0.0
         self.waits_since: float | None = None
         self._want: dict[str, str] = {"run": run.id, "slot": str(slot)}
         self._dirty = False
@@ -57,6 +62,7 @@ class Process(Host):
         self._list: Watch | None = None
         self._refused: dict[str, str] = {}
         self._fails = False
+        self._reported: RoundReport | None = None
         self._watch = Watch(self.api, self, history.lease, self._seen)
         self._writer = self.spawn(self._write_own())
         self._agent = self.spawn(self._live())
@@ -70,6 +76,18 @@ class Process(Host):
             self._list.close()
         if self.place is not None:
             self.truth.leave(*self.place)
+
+    def freeze(self) -> None:
+        """SIGSTOP."""
+        super().freeze()
+        self.frozen_at = self.kernel.now
+        self.look_around()
+        if self.place is not None:
+            self.place[0].wake()
+
+    def look_around(self) -> None:
+        """Its agent looks at the others now."""
+        self._agent.wake()
 
     def fail(self) -> None:
         """A worker fails."""
@@ -95,7 +113,7 @@ class Process(Host):
                 if isinstance(action, AnnounceAgain):
                     self._announce()
                 elif not isinstance(action, (Enter, Stop)):
-                    yield 1.0
+                    yield QUIET
             self.waits_since = None
             if isinstance(action, Stop):
                 self.exit = "complete" if action.complete else "failed"
@@ -120,14 +138,14 @@ class Process(Host):
         began = kernel.now
         self._fails = False
         while not self.core.end_reason() and not self._fails:
-            one.beats[rank] = kernel.now
             if one.whole and self.history.finishing:
                 yield from self._finish(one, m)
                 if self.exit:
                     return
                 break
             self._report(one, m, began)
-            yield HEARTBEAT
+            calm = one.whole and not any(p.frozen for p in one.inside.values())
+            yield QUIET if calm else HEARTBEAT
         self.truth.leave(one, rank)
         self.place = None
         if self._fails:
@@ -138,10 +156,10 @@ class Process(Host):
         """Its workers have succeeded; it ends when all others have, too, or the round is over."""
         record = self.core.succeeded()
         assert record is not None
-        one.beats[m.group_rank] = float("inf")
+        one.succeeded.add(m.group_rank)
         self._say(participant=record.dump(), finished=m.nonce)
         while not self.core.end_reason():
-            if all(beat == float("inf") for beat in one.beats.values()) and one.whole:
+            if len(one.succeeded) == one.size and one.whole:
                 self.exit = "succeeded"
                 while self._dirty:
                     yield 0.2
@@ -164,13 +182,12 @@ class Process(Host):
         elif self._lost(one, 0, limits.heartbeat_timeout):
             refused = one.inside.get(0) is None
             report = RoundReport(m.nonce, leader_lost=True, connection_refused=refused)
-        if report is not None and self._want.get("report") != report.dump():
+        if report is not None and report != self._reported:
+            self._reported = report
             self._say(report=report.dump())
 
     def _lost(self, one: Round, rank: int, timeout: float) -> bool:
-        silent = self.kernel.now - one.beats.get(rank, one.published)
-        process = one.inside.get(rank)
-        return silent > (2.5 if process is None or not process.alive else timeout)
+        return one.silent_for(rank, self.kernel.now) > (2.5 if rank not in one.inside else timeout)
 
     # -- its Lease -----------------------------------------------------------------------------------------
 
@@ -304,9 +321,14 @@ class Process(Host):
                 others[name] = known.stored.holder
                 continue
             try:
-                peers[name] = _peer(known.stored, now - known.at)
+                known.peer = known.peer or _peer(known.stored)
             except RecordError:
                 unreadable.add(name)
+            else:
+                p = known.peer
+                peers[name] = Peer(
+                    name, p.key, p.record, p.slot, p.report, p.unreadable_report, p.failure, None, now - known.at
+                )
         refused = {
             p.key: "its port refuses" for p in peers.values() if self._refused.get(p.key) == p.record.endpoint
         }
@@ -334,7 +356,7 @@ def _endpoint(annotations: Mapping[str, str]) -> str:
         return ""
 
 
-def _peer(stored: Stored, silent: float) -> Peer:
+def _peer(stored: Stored) -> Peer:
     a = stored.annotations
     report, unreadable = None, False
     try:
@@ -343,4 +365,4 @@ def _peer(stored: Stored, silent: float) -> Peer:
         unreadable = True
     failure = FailureReport.parse(a["failure"]) if "failure" in a else None
     record = ParticipantRecord.parse(a.get("participant", ""))
-    return Peer(stored.name, stored.holder, record, int(a["slot"]), report, unreadable, failure, None, silent)
+    return Peer(stored.name, stored.holder, record, int(a["slot"]), report, unreadable, failure)

@@ -28,7 +28,9 @@ class Round:
     settled: Settled
     published: float
     inside: dict[int, Any] = field(default_factory=dict)
-    beats: dict[int, float] = field(default_factory=dict)
+    stopped: dict[int, float] = field(default_factory=dict)
+    """When these ranks have left it, or died."""
+    succeeded: set[int] = field(default_factory=set)
     established: bool = False
     left: bool = False
     """Whether one member has left it, by itself or by dying: from then on it trains no more."""
@@ -45,6 +47,20 @@ class Round:
     def whole(self) -> bool:
         """Whether all members are in it."""
         return self.established and len(self.inside) == self.size
+
+    def silent_for(self, rank: int, now: float) -> float:
+        """For how long this rank has sent no heartbeat."""
+        process = self.inside.get(rank)
+        if rank in self.succeeded:
+            return 0.0
+        if process is None:
+            return now - self.stopped.get(rank, self.published)
+        return now - process.frozen_at if process.frozen else 0.0
+
+    def wake(self) -> None:
+        """Something has happened that its members notice by themselves."""
+        for process in self.inside.values():
+            process.look_around()
 
     @property
     def trains(self) -> bool:
@@ -143,7 +159,6 @@ class Truth:
         """A process arrives at the leader of its round."""
         one = self.rounds[run, number, nonce]
         one.inside[rank] = process
-        one.beats[rank] = self.kernel.now
         if len(one.inside) == one.size and not one.established and not one.left:
             one.established = True
             self.kernel.say(f"trains  round {number}")
@@ -158,7 +173,9 @@ class Truth:
     def leave(self, one: Round, rank: int) -> None:
         """A process leaves its round, or dies."""
         one.inside.pop(rank, None)
+        one.stopped[rank] = self.kernel.now
         one.left = True
+        one.wake()
 
     def disturb(self, name: str) -> None:
         """Something has happened to the process in this pod that may end its round."""

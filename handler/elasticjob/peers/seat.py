@@ -51,6 +51,7 @@ class Seat:
     def __init__(self, run: Run, me: Identity, limits: Limits, spread: int = 0) -> None:
         self.run = run
         self.me = me
+        self._identity = str(me)
         self._limits = limits
         self._spread = spread
         self.own = OwnWords()
@@ -155,7 +156,7 @@ class Seat:
     @property
     def coordinates(self) -> bool:
         """Whether this participant is the coordinator, as far as it knows."""
-        return self.lease is not None and self.lease.holder == str(self.me) and not self._foreign()
+        return self.lease is not None and self.lease.holder == self._identity and not self._foreign()
 
     @property
     def needs_sight(self) -> bool:
