@@ -49,12 +49,12 @@ class Process(Host):
         super().__init__(history.kernel, pod)
         self.history, self.run, self.uid, self.slot = history, run, uid, slot
         self.api, self.truth, rng = history.api, history.truth, history.kernel.rng
-        self.skew = rng.choice([0.0, 0.0, -3600.0, 86_400.0])
+        self.skew = rng.choice([0.0, 0.0, -3600.0, 86_400.0]) if history.skewed else rng.choice([0.0] * 4)
         self.core = Participant(run.id)
         self.seat = Seat(run, Identity(pod, uid), history.limits, rng.randint(0, 5))
         self.place: tuple[Round, int] | None = None
         self.exit = ""
-        self.frozen_at = 0.0
+        self.frozen_at = self.hampered_at = 0.0
         self.waits_since: float | None = None
         self._want: dict[str, str] = {"run": run.id, "slot": str(slot)}
         self._dirty = False
@@ -93,6 +93,14 @@ class Process(Host):
         """A worker fails."""
         self._fails = True
         self._agent.wake()
+
+    def hang(self) -> bool:
+        """If it leads a round, it says that training hangs."""
+        if self.place is None or self.place[1] != 0 or not self.place[0].established:
+            return False
+        nonce = self.place[0].settled.state.nonce
+        self._say(report=RoundReport(nonce, established=True, hung=True, message="no progress").dump())
+        return True
 
     # -- the agent -----------------------------------------------------------------------------------------
 
@@ -133,9 +141,16 @@ class Process(Host):
     def _be_in(self, m: Membership) -> Script:
         """One round, from the barrier to its end for this process."""
         kernel, rank = self.kernel, m.group_rank
+        began = kernel.now
+        leader = m.leader_endpoint.partition(":")[0]
+        while self.history.apart(self.name, leader) is not None:
+            if kernel.now - began > m.limits.establish_timeout:
+                self._report_once(RoundReport(m.nonce, leader_lost=True))
+            yield HEARTBEAT
+            if self.core.end_reason():
+                return
         one = self.truth.enter(m.job_uid, m.number, m.nonce, rank, self)
         self.place = (one, rank)
-        began = kernel.now
         self._fails = False
         while not self.core.end_reason() and not self._fails:
             if one.whole and self.history.finishing:
@@ -144,7 +159,8 @@ class Process(Host):
                     return
                 break
             self._report(one, m, began)
-            calm = one.whole and not any(p.frozen for p in one.inside.values())
+            troubled = self.history.splits or any(p.frozen for p in one.inside.values())
+            calm = one.whole and not troubled
             yield QUIET if calm else HEARTBEAT
         self.truth.leave(one, rank)
         self.place = None
@@ -182,12 +198,20 @@ class Process(Host):
         elif self._lost(one, 0, limits.heartbeat_timeout):
             refused = one.inside.get(0) is None
             report = RoundReport(m.nonce, leader_lost=True, connection_refused=refused)
-        if report is not None and report != self._reported:
+        if report is not None:
+            self._report_once(report)
+
+    def _report_once(self, report: RoundReport) -> None:
+        if report != self._reported:
             self._reported = report
             self._say(report=report.dump())
 
     def _lost(self, one: Round, rank: int, timeout: float) -> bool:
-        return one.silent_for(rank, self.kernel.now) > (2.5 if rank not in one.inside else timeout)
+        now, process = self.kernel.now, one.inside.get(rank)
+        if process is None:
+            return one.silent_for(rank, now) > 2.5
+        apart = self.history.apart(self.name, process.name)
+        return max(one.silent_for(rank, now), 0.0 if apart is None else now - apart) > timeout
 
     # -- its Lease -----------------------------------------------------------------------------------------
 
@@ -256,7 +280,7 @@ class Process(Host):
         kernel, seat = self.kernel, self.seat
         if isinstance(step, Rest):
             for uid, endpoint in step.probes.items():
-                if self.history.refuses(endpoint):
+                if self.history.refuses(endpoint, self.name):
                     self._refused[uid] = endpoint
                     step = Rest(min(step.seconds, 0.1))
             yield step.seconds
@@ -294,7 +318,7 @@ class Process(Host):
         }
         name = self.history.lease
         if step.version:
-            action = lambda: self.api.patch(name, step.version, **fields)  # noqa: E731
+            action = lambda: self.api.patch(name, precondition(step), **fields)  # noqa: E731
         else:
             action = lambda: self.api.create(name, **fields)  # noqa: E731
         answer = yield self.api.call(self, action)
@@ -303,7 +327,7 @@ class Process(Host):
     def _try_port(self, pod: str) -> Script:
         try:
             stored = yield self.api.call(self, lambda: self.api.read(pod))
-            refuses = self.history.refuses(_endpoint(stored.annotations))
+            refuses = self.history.refuses(_endpoint(stored.annotations), self.name)
         except NotFound:
             refuses = True
         self.seat.hear_port(pod, refuses, self.kernel.now)
@@ -342,11 +366,16 @@ class Process(Host):
             f"{self.kernel.rng.getrandbits(40):010x}",
             frozenset(unreadable),
             {**refused, **ended},
-            self.history.live_pods(self.run, now) if self.history.pods_in_sight else None,
+            self.history.live_pods() if self.history.pods_in_sight else None,
             others,
             frozenset({self.seat.replaced} if suspected else ()),
             self.seat.round_age(now),
         )
+
+
+def precondition(step: Write) -> str:
+    """The resourceVersion in a write, as ``PeerSource._patch`` sends it."""
+    return step.version
 
 
 def _endpoint(annotations: Mapping[str, str]) -> str:

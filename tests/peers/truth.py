@@ -80,6 +80,8 @@ class Truth:
         """Set by the history: whether a process that lives has seen this record."""
         self.heard: Callable[[Round], bool] = lambda _one: True
         """Set by the history: whether the leader's report that this round is established is stored."""
+        self.ails: Callable[[str], bool] = lambda _name: False
+        """Set by the history: whether something is wrong with the pod of this name, or a path from it."""
         self.wiped = float("-inf")
         self.lease_changed = 0.0
         self.closed: dict[str, str] = {}
@@ -112,6 +114,8 @@ class Truth:
             self._published(new)
         if new.closed:
             self.closed[new.run] = new.outcome
+            for one in self.rounds.values():
+                one.left = one.left or one.settled.run == new.run
         if new.run not in self.newest or new.order >= self.newest[new.run].order:
             self.newest[new.run] = new
 
@@ -127,7 +131,8 @@ class Truth:
             raise Violation(
                 "P3", f"round {r.number} was published while round {one.settled.state.number} trains"
             )
-        self.rounds[new.run, r.number, r.nonce] = Round(new, self.kernel.now)
+        disturbed = any(self.ails(m.name) for m in r.members)
+        self.rounds[new.run, r.number, r.nonce] = Round(new, self.kernel.now, disturbed=disturbed)
 
     def _judge_end(self, old: Settled | None, new: Settled) -> None:
         """P4: a round that trains ends only for something that has happened."""
@@ -143,6 +148,8 @@ class Truth:
 
     def _replaces_run(self, old: Settled, new: Settled) -> None:
         """P8: no run's record is taken while it trains."""
+        for known in self.rounds.values():
+            known.forgotten = known.forgotten or not self.knows(known.settled)
         one = self.rounds.get((old.run, old.state.number, old.state.nonce))
         if not old.closed and one is not None and one.trains:
             raise Violation("P8", f"run {new.run} has replaced run {old.run}, which trains")
