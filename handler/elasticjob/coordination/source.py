@@ -173,7 +173,7 @@ class PeerSource:
         elif not seat.needs_sight and self._leases is not None:
             self._leases.stop()
             self._leases = None
-        if seat.coordinates:
+        if seat.needs_sight:
             self._pods.coordinate()
             return
         self._pods.deputize(seat.deputy_of)

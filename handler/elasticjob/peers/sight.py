@@ -54,6 +54,10 @@ class Sight:
         """Whether this incarnation may live although its Lease can't be read, or was deleted by hand."""
         return name in self.unreadable or (self.live_pods or {}).get(name) == key
 
+    def may_go_on(self, name: str, key: str) -> bool:
+        """Whether this participant of another run may be in a round of it, or close it."""
+        return key not in self.gone and (self.others.get(name) == key or self.is_there(name, key))
+
     def has(self, name: str, key: str) -> Peer | None:
         """This incarnation of a participant, if its Lease is there."""
         peer = self.peers.get(name)
