@@ -193,6 +193,7 @@ class PeerSource:
             sight,
             gone={**self._ports.refused(sight), **self._pods.gone()},
             live_pods=self._pods.live(),
+            finished=self._pods.finished(),
             suspects=frozenset({self._seat.replaced} if suspected else ()),
             round_age=self._seat.round_age(now),
         )

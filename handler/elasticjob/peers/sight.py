@@ -49,6 +49,8 @@ class Sight:
     chosen."""
     round_age: float = 0.0
     """For how many seconds this participant has known the present round."""
+    finished: frozenset[str] = frozenset()
+    """Of those that are ``gone``, the UIDs of pods that have ended with exit code 0."""
 
     def is_there(self, name: str, key: str) -> bool:
         """Whether this incarnation may live although its Lease can't be read, or was deleted by hand."""
