@@ -43,7 +43,7 @@ class Watch:
     def __init__(
         self, api: Api, host: Host, only: str, take: Callable[[list[Stored] | Stored], None]
     ) -> None:
-        self._api, self._host, self._only, self._take = api, host, only, take
+        self._api, self.host, self._only, self._take = api, host, only, take
         self._due = 0.0
         self.open = self.stuck = False
         api.kernel.after(api.latency(), self._begin)
@@ -61,9 +61,9 @@ class Watch:
 
     def _begin(self) -> None:
         api = self._api
-        if not self._host.alive:
+        if not self.host.alive:
             return
-        if api.away or self._host in api.cut_off:
+        if api.away or self.host in api.cut_off:
             api.kernel.after(api.kernel.between(0.5, 3.0), self._begin)
             return
         self.open, self.stuck = True, False
@@ -78,10 +78,10 @@ class Watch:
         kernel.after(self._due - kernel.now, self._deliver, what)
 
     def _deliver(self, what: list[Stored] | Stored) -> None:
-        if not self._host.alive or not self.open:
+        if not self.host.alive or not self.open:
             return
-        if self._host.frozen:
-            self._host.when_thawed(lambda: self._deliver(what))
+        if self.host.frozen:
+            self.host.when_thawed(lambda: self._deliver(what))
             return
         self._take(what)
 
@@ -113,6 +113,12 @@ class Api:
         self.on_write: Callable[[Stored | None, Stored], None] = lambda _before, _after: None
         self.requests = 0
         self._version = 0
+
+    def cut(self, host: Host, watches: bool) -> None:
+        """No request of this host arrives; nor does what its watches bring, if ``watches``."""
+        self.cut_off.add(host)
+        for watch in [w for w in self.watches if w.host is host] if watches else ():
+            watch.break_off()
 
     def latency(self) -> float:
         """Of one way."""

@@ -4,20 +4,29 @@ end."""
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from unittest import mock
 
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.participant_record import AnnouncedState
+from elasticjob.contract.record import Record
 from elasticjob.peers.run import Run, round_lease
 from elasticjob.peers.settled import Settled
 from tests.peers.api import Api
+from tests.peers.faults import Faults
 from tests.peers.process import Process
 from tests.peers.truth import Round, Truth, Violation
 from tests.simulation.kernel import Kernel
 
 PODS_SECONDS = 1.0
 """After how long a pod's end is seen."""
-PEACE_SECONDS = 150.0
+PEACE_SECONDS, STEADY_SECONDS = 150.0, 25.0
+"""How long those that live have to train together again, and how long they must have done so."""
+CLOCKS_EVERY = 10
+"""One history in so many is played again with clocks that agree."""
+END_SECONDS, CLOSED_SECONDS = 60.0, 8.0
 HEARS_SECONDS = 14.0
 """P5: two times six seconds, and some for the requests."""
 
@@ -32,21 +41,23 @@ class Pod:
 
 
 class History:
-    """Everything follows from the seed."""
+    """Everything follows from the seed. ``skewed``: the clocks of some pods are wrong by hours."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, skewed: bool = True) -> None:
         self.kernel = Kernel(seed)
+        self.skewed = skewed
         rng = self.kernel.rng
         self.lease = round_lease("run")
         self.api = Api(self.kernel)
         self.truth = Truth(self.kernel, self.lease)
         self.api.on_write = self.truth.wrote
-        self.truth.knows, self.truth.heard = self._knows, self._heard
+        self.truth.knows, self.truth.heard, self.truth.ails = self._knows, self._heard, self._ails
         self.limits = Limits(rng.choice([0, 5]), 3, 10, 5, heartbeat_timeout=4)
         self.pods_in_sight = rng.random() < 0.4
         self.deputies = self.pods_in_sight
         self.finishing = False
         self.endpoints: dict[str, Process] = {}
+        self.splits: dict[frozenset[str], float] = {}
         self.ids = itertools.count(1)
         self.pods: dict[str, Pod] = {}
         self._made = 0
@@ -57,6 +68,7 @@ class History:
         self.run = Run("run", "run-1", minimum, rng.randint(minimum, count))
         for slot in range(count):
             self.start(f"pod-{slot}", slot)
+        self.faults = Faults(self)
         self._check()
 
     # -- pods ----------------------------------------------------------------------------------------------
@@ -98,127 +110,59 @@ class History:
             if ended + PODS_SECONDS < now and uid not in alive
         }
 
-    def live_pods(self, run: Run, now: float) -> dict[str, str]:
-        """The pods that run, as they are seen."""
-        del now
-        return {
-            name: pod.process.uid
-            for name, pod in self.pods.items()
-            if pod.ended is None and pod.process.run.id == run.id
-        }
+    def live_pods(self) -> dict[str, str]:
+        """The pods that run, also those of another run of this name."""
+        return {name: pod.process.uid for name, pod in self.pods.items() if pod.ended is None}
 
     @property
     def _ended(self) -> dict[str, float]:
         return {**self._former, **{p.process.uid: p.ended for p in self.pods.values() if p.ended is not None}}
 
-    def refuses(self, endpoint: str) -> bool:
-        """Whether no process listens there."""
-        pod = self.pods.get(endpoint.partition(":")[0])
+    def refuses(self, endpoint: str, asks: str) -> bool:
+        """Whether it is seen from the pod ``asks`` that no process listens there."""
+        name = endpoint.partition(":")[0]
+        if self.apart(name, asks) is not None:
+            return False
+        pod = self.pods.get(name)
         process = self.endpoints.get(endpoint)
         return process is None or not process.alive or pod is None or pod.process is not process
 
-    # -- faults --------------------------------------------------------------------------------------------
+    def living(self) -> set[str]:
+        """The names of the pods of the newest run that have not ended."""
+        return {name for name, pod in self.pods.items() if pod.ended is None and pod.process.run.id == self.run.id}
 
-    def strike(self) -> None:
-        """One fault, drawn."""
-        rng = self.kernel.rng
-        alive = sorted(name for name, pod in self.pods.items() if pod.ended is None)
-        name = rng.choice(alive) if alive else ""
-        kind = rng.choice(
-            [
-                "kill",
-                "kill",
-                "kill",
-                "coordinator",
-                "both",
-                "freeze",
-                "fail",
-                "away",
-                "cut",
-                "lossy",
-                "late",
-                "stuck",
-            ]
-            + ["wipe", "lease", "garbage"] * (rng.random() < 0.5)
-        )
-        coordinator = (
-            self.api.leases[self.lease].holder.partition("_")[0] if self.lease in self.api.leases else ""
-        )
-        targets = {"coordinator": [coordinator], "both": [coordinator, name]}.get(kind, [name])
-        targets = sorted({t for t in targets if t in alive})
-        if kind in ("kill", "coordinator", "both"):
-            for target in targets:
-                self._kill(target)
-        elif kind in ("freeze", "fail", "cut") and name:
-            self._hurt(kind, name)
-        elif kind in ("away", "lossy", "late"):
-            self._disturb_api(kind)
-        elif kind == "stuck" and self.api.watches:
-            rng.choice(list(self.api.watches)).break_off()
-        elif kind in ("wipe", "lease", "garbage"):
-            self._meddle(kind, name)
+    def end_if_lives(self, name: str) -> None:
+        """It is deleted, unless it has ended."""
+        if self.pods[name].ended is None:
+            self.end(name, delete=True)
 
-    def _kill(self, name: str) -> None:
-        rng, pod = self.kernel.rng, self.pods[name]
-        how = rng.choice(["in place", "delete", "stays", "gone for good"])
-        slot, uid = pod.process.slot, pod.process.uid
-        self.end(name, delete=how in ("delete", "gone for good"))
-        if how == "in place":
-            self.kernel.after(self.kernel.between(1.0, 20.0), self._again, name, slot, uid)
-        elif how != "gone for good":
-            same_name = how == "delete" and rng.random() < 0.5
-            new = name if same_name else f"{name.rpartition('-')[0]}-{100 + self._made}"
-            self.kernel.after(self.kernel.between(2.5, 30.0), self._again, new, slot, "")
-
-    def _again(self, name: str, slot: int, uid: str) -> None:
-        if name in self.pods and self.pods[name].ended is None:
+    def start_again(self, name: str, slot: int, run: Run, uid: str = "") -> None:
+        """A pod in place of one that has ended, or with ``uid`` a process in the same pod, unless that was
+        deleted."""
+        former = self.pods.get(name)
+        if former is not None and (former.ended is None or (uid and former.deleted)):
             return
-        if name in self.pods:
-            former = self.pods[name]
-            if former.process.uid != uid and former.ended is not None:
-                self._former = {**self._former, former.process.uid: former.ended}
-        self.start(name, slot, uid)
+        if former is not None and former.process.uid != uid and former.ended is not None:
+            self._former = {**self._former, former.process.uid: former.ended}
+        self.start(name, slot, uid, run)
 
-    def _hurt(self, kind: str, name: str) -> None:
-        kernel, process = self.kernel, self.pods[name].process
-        self.truth.disturb(name)
-        if kind == "fail":
-            process.fail()
-        elif kind == "freeze":
-            process.freeze()
-            kernel.after(kernel.between(1.0, 30.0), process.thaw)
-        else:
-            self.api.cut_off.add(process)
-            kernel.after(kernel.between(1.0, 30.0), self.api.cut_off.discard, process)
-        kernel.say(f"{kind:7} {name}")
+    def split(self, one: str, other: str) -> None:
+        """These two cannot reach each other."""
+        self.splits.setdefault(frozenset((one, other)), self.kernel.now)
+        self._wake()
 
-    def _disturb_api(self, kind: str) -> None:
-        kernel, api = self.kernel, self.api
-        before = {"away": False, "lossy": 0.0, "lag": 1.0}
-        attribute = {"away": "away", "lossy": "lossy", "late": "lag"}[kind]
-        setattr(api, attribute, {"away": True, "lossy": 0.3, "lag": 100.0}[attribute])
-        kernel.say(f"api     {kind}")
-        kernel.after(kernel.between(1.0, 40.0), setattr, api, attribute, before[attribute])
+    def mend(self, one: str, other: str) -> None:
+        """They can."""
+        self.splits.pop(frozenset((one, other)), None)
+        self._wake()
 
-    def _meddle(self, kind: str, name: str) -> None:
-        """A user deletes a Lease, or writes nonsense into one."""
-        self.kernel.say(f"{kind:7} {name}")
-        if kind == "wipe":
-            self.truth.wiped = self.kernel.now
-            self.api.delete(self.lease)
-        elif kind == "lease" and name:
-            self.truth.disturb(name)
-            if not self.pods_in_sight:
-                self.truth.excuse(name)
-            self.api.delete(name)
-        elif self.lease in self.api.leases:
-            target = self.kernel.rng.choice([self.lease, name])
-            self.truth.wiped = self.kernel.now
-            if target in self.api.leases:
-                self.truth.disturb(name)
-                self.api.apply(
-                    target, {self.kernel.rng.choice(["round", "state", "participant"]): '{"version":1'}
-                )
+    def apart(self, one: str, other: str) -> float | None:
+        """Since when these two cannot reach each other; None: they can."""
+        return self.splits.get(frozenset((one, other))) if self.splits else None
+
+    def _wake(self) -> None:
+        for one in self.truth.rounds.values():
+            one.wake()
 
     # -- the course ----------------------------------------------------------------------------------------
 
@@ -227,63 +171,90 @@ class History:
         kernel, rng = self.kernel, self.kernel.rng
         kernel.run(kernel.between(0.0, 30.0))
         for _ in range(rng.randint(0, 8)):
-            self.strike()
+            self.faults.strike()
             kernel.run(kernel.between(0.0, 5.0) if rng.random() < 0.4 else kernel.between(5.0, 40.0))
         self._make_peace()
-        kernel.run(PEACE_SECONDS)
-        self._judge_training()
+        self._rest(PEACE_SECONDS, STEADY_SECONDS, self._not_training)
+        if wrong := self._not_training():
+            raise Violation("I6", wrong)
         if rng.random() < 0.5:
             self.finishing = True
-            kernel.run(60.0)
-            self._judge_end()
+            self._wake()
+            self._rest(END_SECONDS, CLOSED_SECONDS, self._not_over)
+            if wrong := self._not_over():
+                raise Violation("end", wrong)
         return self
 
+    def _rest(self, longest: float, steady: float, wrong: Callable[[], str]) -> None:
+        """Let time pass until nothing has been wrong for ``steady`` seconds, or for ``longest``."""
+        kernel = self.kernel
+        until, since = kernel.now + longest, kernel.now
+        while kernel.now < min(until, since + steady):
+            kernel.run(1.0)
+            since = kernel.now if wrong() else since
+
     def _make_peace(self) -> None:
-        """No more faults; what stays of ended pods is deleted, as an admin would."""
+        """No more faults; what stays of ended pods, and pods of an earlier run, are deleted, as an admin
+        would."""
         self.kernel.say("peace")
         self.api.away, self.api.lossy, self.api.lag = False, 0.0, 1.0
         self.api.cut_off.clear()
+        self.splits.clear()
+        self._wake()
         for name, pod in list(self.pods.items()):
             pod.process.thaw()
+            if pod.process.run.id != self.run.id:
+                self.end_if_lives(name)
             if pod.ended is not None and not pod.deleted:
                 self.remove(name)
 
     def _knows(self, settled: Settled) -> bool:
         """Whether a process that lives has seen this record, or a later one of its run."""
-        seen = [p.seat.newest for p in self._alive() if p.run.id == settled.run]
+        alive = (pod.process for pod in self.pods.values() if pod.process.alive)
+        seen = [p.seat.newest for p in alive if p.run.id == settled.run]
         return any(one is not None and one.order >= settled.order for one in seen)
+
+    def _ails(self, name: str) -> bool:
+        """Whether it is frozen, cut off from the API server or from another pod."""
+        process = self.pods[name].process
+        return process.frozen or process in self.api.cut_off or any(name in pair for pair in self.splits)
 
     def _heard(self, one: Round) -> bool:
         stored = self.api.leases.get(one.settled.state.members[0].name)
         report = stored.annotations.get("report", "") if stored is not None else ""
         return one.settled.state.nonce in report and '"established":true' in report
 
-    def _newest(self) -> Settled | None:
+    def newest(self) -> Settled | None:
+        """The newest record of the newest run."""
         return self.truth.newest.get(self.run.id)
 
     def _alive(self) -> list[Process]:
-        return [pod.process for pod in self.pods.values() if pod.ended is None and pod.process.alive]
+        """The processes of the newest run that live."""
+        return [self.pods[name].process for name in sorted(self.living()) if self.pods[name].process.alive]
 
-    def _judge_training(self) -> None:
-        alive, newest = self._alive(), self._newest()
+    def _not_training(self) -> str:
+        """Why those that live do not train as they should; "" if they do."""
+        alive, newest = self._alive(), self.newest()
         if newest is None or newest.closed or len(alive) < newest.minimum:
-            return
+            return ""
         training = [one for one in self.truth.rounds.values() if one.whole]
         size = min(len(alive), newest.maximum)
         if len(training) != 1 or training[0].size != size:
             sizes = [(one.settled.state.number, one.size) for one in training]
-            raise Violation("I6", f"{len(alive)} live, {size} should train: {sizes}, {newest.message}")
+            return f"{len(alive)} live, {size} should train: {sizes}, {newest.message}"
+        return ""
 
-    def _judge_end(self) -> None:
-        newest = self._newest()
+    def _not_over(self) -> str:
+        """Why the run is not closed although all have succeeded; "" if it is."""
+        newest = self.newest()
         if newest is None or len(self._alive()) < newest.minimum:
-            return
-        if not newest.closed and any(one.whole for one in self.truth.rounds.values()):
-            raise Violation("end", f"all have succeeded, and the run is {newest.state.phase}")
+            return ""
+        whole = any(one.whole for one in self.truth.rounds.values())
+        return f"all have succeeded, and the run is {newest.state.phase}" * (not newest.closed and whole)
 
     def _check(self) -> None:
-        """Twice a second: P5, and processes that have ended by themselves."""
-        self.kernel.after(0.5, self._check)
+        """Once a second: P5, and processes that have ended by themselves."""
+        self.kernel.after(1.0, self._check)
         now = self.kernel.now
         for name, pod in list(self.pods.items()):
             process = pod.process
@@ -297,15 +268,19 @@ class History:
         """P5, while the API server answers."""
         now = self.kernel.now
         api = self.api
-        if api.away or api.lossy or api.cut_off or api.lag > 1 or any(p.frozen for p in self._alive()):
+        if api.away or api.lossy or api.lag > 1:
             self._calm = now
-        newest = self._newest()
+        if any(pod.process.run.id != self.run.id for pod in self.pods.values() if not pod.deleted):
+            self._calm = now
+        newest = self.newest()
         if now - self._calm < 20.0 or (newest is not None and newest.closed):
             return
+        stuck = {w.host for w in api.watches if w.stuck}
         for process in self._alive():
-            if any(w.stuck for w in api.watches if w._host is process):
-                self._calm = now
-                return
+            if process.frozen or process in api.cut_off or process in stuck:
+                process.hampered_at = now
+            if now - process.hampered_at < 20.0:
+                continue
             since = max(process.waits_since or now, self.truth.lease_changed)
             announced = process.core.announced
             waits = (
@@ -317,4 +292,23 @@ class History:
 
 def play(seed: int) -> History:
     """A history. Raises Violation."""
-    return History(seed).play()
+    with mock.patch.object(Record, "parse", classmethod(_parse)):
+        history = History(seed).play()
+        if seed % CLOCKS_EVERY == 0:
+            agreed = History(seed, skewed=False)
+            agreed.play()
+            _compare(history, agreed)
+        return history
+
+
+def _compare(history: History, agreed: History) -> None:
+    """P6: with clocks that agree, all is the same."""
+    for (at, text), (_, other) in zip(history.kernel.trace, agreed.kernel.trace, strict=False):
+        if text != other:
+            raise Violation("P6", f"at {at:.3f} s with wrong clocks: {text}; with clocks that agree: {other}")
+
+
+@lru_cache(maxsize=2000)
+def _parse(kind: type[Record], text: str, parse: Callable[..., Record] = Record.parse.__func__) -> Record:
+    """As ``Record.parse``, which is pure, and its records frozen: all participants read the same texts."""
+    return parse(kind, text)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 BEGAN = datetime(2026, 1, 1, tzinfo=timezone.utc)
 HEARTBEAT = 0.5
+QUIET = 10.0
+"""How long a process sleeps where only an event, which wakes it, can change what it does."""
 
 
 @dataclass
@@ -36,6 +38,8 @@ class Known:
     stored: Stored
     at: float
     alive: bool = False
+    peer: Peer | None = None
+    """What it says, once it was read."""
 
 
 class Process(Host):
@@ -45,11 +49,12 @@ class Process(Host):
         super().__init__(history.kernel, pod)
         self.history, self.run, self.uid, self.slot = history, run, uid, slot
         self.api, self.truth, rng = history.api, history.truth, history.kernel.rng
-        self.skew = rng.choice([0.0, 0.0, -3600.0, 86_400.0])
+        self.skew = rng.choice([0.0, 0.0, -3600.0, 86_400.0]) if history.skewed else rng.choice([0.0] * 4)
         self.core = Participant(run.id)
         self.seat = Seat(run, Identity(pod, uid), history.limits, rng.randint(0, 5))
         self.place: tuple[Round, int] | None = None
         self.exit = ""
+        self.frozen_at = self.hampered_at = 0.0
         self.waits_since: float | None = None
         self._want: dict[str, str] = {"run": run.id, "slot": str(slot)}
         self._dirty = False
@@ -57,6 +62,7 @@ class Process(Host):
         self._list: Watch | None = None
         self._refused: dict[str, str] = {}
         self._fails = False
+        self._reported: RoundReport | None = None
         self._watch = Watch(self.api, self, history.lease, self._seen)
         self._writer = self.spawn(self._write_own())
         self._agent = self.spawn(self._live())
@@ -71,10 +77,30 @@ class Process(Host):
         if self.place is not None:
             self.truth.leave(*self.place)
 
+    def freeze(self) -> None:
+        """SIGSTOP."""
+        super().freeze()
+        self.frozen_at = self.kernel.now
+        self.look_around()
+        if self.place is not None:
+            self.place[0].wake()
+
+    def look_around(self) -> None:
+        """Its agent looks at the others now."""
+        self._agent.wake()
+
     def fail(self) -> None:
         """A worker fails."""
         self._fails = True
         self._agent.wake()
+
+    def hang(self) -> bool:
+        """If it leads a round, it says that training hangs."""
+        if self.place is None or self.place[1] != 0 or not self.place[0].established:
+            return False
+        nonce = self.place[0].settled.state.nonce
+        self._say(report=RoundReport(nonce, established=True, hung=True, message="no progress").dump())
+        return True
 
     # -- the agent -----------------------------------------------------------------------------------------
 
@@ -95,7 +121,7 @@ class Process(Host):
                 if isinstance(action, AnnounceAgain):
                     self._announce()
                 elif not isinstance(action, (Enter, Stop)):
-                    yield 1.0
+                    yield QUIET
             self.waits_since = None
             if isinstance(action, Stop):
                 self.exit = "complete" if action.complete else "failed"
@@ -115,19 +141,27 @@ class Process(Host):
     def _be_in(self, m: Membership) -> Script:
         """One round, from the barrier to its end for this process."""
         kernel, rank = self.kernel, m.group_rank
+        began = kernel.now
+        leader = m.leader_endpoint.partition(":")[0]
+        while self.history.apart(self.name, leader) is not None:
+            if kernel.now - began > m.limits.establish_timeout:
+                self._report_once(RoundReport(m.nonce, leader_lost=True))
+            yield HEARTBEAT
+            if self.core.end_reason():
+                return
         one = self.truth.enter(m.job_uid, m.number, m.nonce, rank, self)
         self.place = (one, rank)
-        began = kernel.now
         self._fails = False
         while not self.core.end_reason() and not self._fails:
-            one.beats[rank] = kernel.now
             if one.whole and self.history.finishing:
                 yield from self._finish(one, m)
                 if self.exit:
                     return
                 break
             self._report(one, m, began)
-            yield HEARTBEAT
+            troubled = self.history.splits or any(p.frozen for p in one.inside.values())
+            calm = one.whole and not troubled
+            yield QUIET if calm else HEARTBEAT
         self.truth.leave(one, rank)
         self.place = None
         if self._fails:
@@ -138,10 +172,10 @@ class Process(Host):
         """Its workers have succeeded; it ends when all others have, too, or the round is over."""
         record = self.core.succeeded()
         assert record is not None
-        one.beats[m.group_rank] = float("inf")
+        one.succeeded.add(m.group_rank)
         self._say(participant=record.dump(), finished=m.nonce)
         while not self.core.end_reason():
-            if all(beat == float("inf") for beat in one.beats.values()) and one.whole:
+            if len(one.succeeded) == one.size and one.whole:
                 self.exit = "succeeded"
                 while self._dirty:
                     yield 0.2
@@ -164,13 +198,20 @@ class Process(Host):
         elif self._lost(one, 0, limits.heartbeat_timeout):
             refused = one.inside.get(0) is None
             report = RoundReport(m.nonce, leader_lost=True, connection_refused=refused)
-        if report is not None and self._want.get("report") != report.dump():
+        if report is not None:
+            self._report_once(report)
+
+    def _report_once(self, report: RoundReport) -> None:
+        if report != self._reported:
+            self._reported = report
             self._say(report=report.dump())
 
     def _lost(self, one: Round, rank: int, timeout: float) -> bool:
-        silent = self.kernel.now - one.beats.get(rank, one.published)
-        process = one.inside.get(rank)
-        return silent > (2.5 if process is None or not process.alive else timeout)
+        now, process = self.kernel.now, one.inside.get(rank)
+        if process is None:
+            return one.silent_for(rank, now) > 2.5
+        apart = self.history.apart(self.name, process.name)
+        return max(one.silent_for(rank, now), 0.0 if apart is None else now - apart) > timeout
 
     # -- its Lease -----------------------------------------------------------------------------------------
 
@@ -239,7 +280,7 @@ class Process(Host):
         kernel, seat = self.kernel, self.seat
         if isinstance(step, Rest):
             for uid, endpoint in step.probes.items():
-                if self.history.refuses(endpoint):
+                if self.history.refuses(endpoint, self.name):
                     self._refused[uid] = endpoint
                     step = Rest(min(step.seconds, 0.1))
             yield step.seconds
@@ -277,7 +318,7 @@ class Process(Host):
         }
         name = self.history.lease
         if step.version:
-            action = lambda: self.api.patch(name, step.version, **fields)  # noqa: E731
+            action = lambda: self.api.patch(name, precondition(step), **fields)  # noqa: E731
         else:
             action = lambda: self.api.create(name, **fields)  # noqa: E731
         answer = yield self.api.call(self, action)
@@ -286,7 +327,7 @@ class Process(Host):
     def _try_port(self, pod: str) -> Script:
         try:
             stored = yield self.api.call(self, lambda: self.api.read(pod))
-            refuses = self.history.refuses(_endpoint(stored.annotations))
+            refuses = self.history.refuses(_endpoint(stored.annotations), self.name)
         except NotFound:
             refuses = True
         self.seat.hear_port(pod, refuses, self.kernel.now)
@@ -304,9 +345,14 @@ class Process(Host):
                 others[name] = known.stored.holder
                 continue
             try:
-                peers[name] = _peer(known.stored, now - known.at)
+                known.peer = known.peer or _peer(known.stored)
             except RecordError:
                 unreadable.add(name)
+            else:
+                p = known.peer
+                peers[name] = Peer(
+                    name, p.key, p.record, p.slot, p.report, p.unreadable_report, p.failure, None, now - known.at
+                )
         refused = {
             p.key: "its port refuses" for p in peers.values() if self._refused.get(p.key) == p.record.endpoint
         }
@@ -320,11 +366,16 @@ class Process(Host):
             f"{self.kernel.rng.getrandbits(40):010x}",
             frozenset(unreadable),
             {**refused, **ended},
-            self.history.live_pods(self.run, now) if self.history.pods_in_sight else None,
+            self.history.live_pods() if self.history.pods_in_sight else None,
             others,
             frozenset({self.seat.replaced} if suspected else ()),
             self.seat.round_age(now),
         )
+
+
+def precondition(step: Write) -> str:
+    """The resourceVersion in a write, as ``PeerSource._patch`` sends it."""
+    return step.version
 
 
 def _endpoint(annotations: Mapping[str, str]) -> str:
@@ -334,7 +385,7 @@ def _endpoint(annotations: Mapping[str, str]) -> str:
         return ""
 
 
-def _peer(stored: Stored, silent: float) -> Peer:
+def _peer(stored: Stored) -> Peer:
     a = stored.annotations
     report, unreadable = None, False
     try:
@@ -343,4 +394,4 @@ def _peer(stored: Stored, silent: float) -> Peer:
         unreadable = True
     failure = FailureReport.parse(a["failure"]) if "failure" in a else None
     record = ParticipantRecord.parse(a.get("participant", ""))
-    return Peer(stored.name, stored.holder, record, int(a["slot"]), report, unreadable, failure, None, silent)
+    return Peer(stored.name, stored.holder, record, int(a["slot"]), report, unreadable, failure)

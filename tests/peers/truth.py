@@ -28,7 +28,9 @@ class Round:
     settled: Settled
     published: float
     inside: dict[int, Any] = field(default_factory=dict)
-    beats: dict[int, float] = field(default_factory=dict)
+    stopped: dict[int, float] = field(default_factory=dict)
+    """When these ranks have left it, or died."""
+    succeeded: set[int] = field(default_factory=set)
     established: bool = False
     left: bool = False
     """Whether one member has left it, by itself or by dying: from then on it trains no more."""
@@ -45,6 +47,20 @@ class Round:
     def whole(self) -> bool:
         """Whether all members are in it."""
         return self.established and len(self.inside) == self.size
+
+    def silent_for(self, rank: int, now: float) -> float:
+        """For how long this rank has sent no heartbeat."""
+        process = self.inside.get(rank)
+        if rank in self.succeeded:
+            return 0.0
+        if process is None:
+            return now - self.stopped.get(rank, self.published)
+        return now - process.frozen_at if process.frozen else 0.0
+
+    def wake(self) -> None:
+        """Something has happened that its members notice by themselves."""
+        for process in self.inside.values():
+            process.look_around()
 
     @property
     def trains(self) -> bool:
@@ -64,6 +80,8 @@ class Truth:
         """Set by the history: whether a process that lives has seen this record."""
         self.heard: Callable[[Round], bool] = lambda _one: True
         """Set by the history: whether the leader's report that this round is established is stored."""
+        self.ails: Callable[[str], bool] = lambda _name: False
+        """Set by the history: whether something is wrong with the pod of this name, or a path from it."""
         self.wiped = float("-inf")
         self.lease_changed = 0.0
         self.closed: dict[str, str] = {}
@@ -96,6 +114,8 @@ class Truth:
             self._published(new)
         if new.closed:
             self.closed[new.run] = new.outcome
+            for one in self.rounds.values():
+                one.left = one.left or one.settled.run == new.run
         if new.run not in self.newest or new.order >= self.newest[new.run].order:
             self.newest[new.run] = new
 
@@ -111,7 +131,8 @@ class Truth:
             raise Violation(
                 "P3", f"round {r.number} was published while round {one.settled.state.number} trains"
             )
-        self.rounds[new.run, r.number, r.nonce] = Round(new, self.kernel.now)
+        disturbed = any(self.ails(m.name) for m in r.members)
+        self.rounds[new.run, r.number, r.nonce] = Round(new, self.kernel.now, disturbed=disturbed)
 
     def _judge_end(self, old: Settled | None, new: Settled) -> None:
         """P4: a round that trains ends only for something that has happened."""
@@ -127,6 +148,8 @@ class Truth:
 
     def _replaces_run(self, old: Settled, new: Settled) -> None:
         """P8: no run's record is taken while it trains."""
+        for known in self.rounds.values():
+            known.forgotten = known.forgotten or not self.knows(known.settled)
         one = self.rounds.get((old.run, old.state.number, old.state.nonce))
         if not old.closed and one is not None and one.trains:
             raise Violation("P8", f"run {new.run} has replaced run {old.run}, which trains")
@@ -143,7 +166,6 @@ class Truth:
         """A process arrives at the leader of its round."""
         one = self.rounds[run, number, nonce]
         one.inside[rank] = process
-        one.beats[rank] = self.kernel.now
         if len(one.inside) == one.size and not one.established and not one.left:
             one.established = True
             self.kernel.say(f"trains  round {number}")
@@ -158,7 +180,9 @@ class Truth:
     def leave(self, one: Round, rank: int) -> None:
         """A process leaves its round, or dies."""
         one.inside.pop(rank, None)
+        one.stopped[rank] = self.kernel.now
         one.left = True
+        one.wake()
 
     def disturb(self, name: str) -> None:
         """Something has happened to the process in this pod that may end its round."""

@@ -26,6 +26,7 @@ from elasticjob.agent.settings import Settings
 from elasticjob.api.leases import LeaseApi
 from elasticjob.contract import names
 from elasticjob.contract.round_record import RoundRecord
+from elasticjob.core.join_time import JoinTime
 from elasticjob.core.participant import Stop
 from elasticjob.rounds.causes import Cause
 from elasticjob.warm import early_start
@@ -104,7 +105,7 @@ class K8sRendezvousHandler(RendezvousHandler):
         Raises RendezvousClosedError when the job has failed, SystemExit(0) when it is complete,
         RendezvousStateError when another process of this pod has taken over, rights are missing or it was
         shut down, RendezvousConnectionError if this process can connect to no one, and RendezvousTimeoutError
-        after ``join_timeout``.
+        after ``join_timeout`` seconds in which no round of others ran.
         """
         if self._shut:
             raise RendezvousStateError("this handler was shut down and joins no more rounds")
@@ -115,10 +116,10 @@ class K8sRendezvousHandler(RendezvousHandler):
                 with log_failure("the next workers start cold"):
                     self._warm.arm(call.agent)
             failure = self._rounds.leave(call.failures)
-            deadline = time.monotonic() + (self._parts.settings.join_timeout or float("inf"))
+            limit = JoinTime(self._parts.settings.join_timeout or float("inf"), time.monotonic())
             try:
                 while True:
-                    membership = self._joining.wait_for_round(call.agent, deadline, failure)
+                    membership = self._joining.wait_for_round(call.agent, limit, failure)
                     failure = None
                     info = self._rounds.establish(membership, call.agent)
                     if info is not None:

@@ -22,7 +22,12 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from elasticjob.agent.active_round import ActiveRound
-from elasticjob.agent.long_lived_parts import FLUSH_SECONDS, LongLivedParts, log_failure
+from elasticjob.agent.long_lived_parts import (
+    FLUSH_SECONDS,
+    SUCCESS_FLUSH_SECONDS,
+    LongLivedParts,
+    log_failure,
+)
 from elasticjob.agent.torch_version import workers_may_share_agent_store
 from elasticjob.contract import names
 from elasticjob.contract.endpoint import parse_endpoint
@@ -190,7 +195,8 @@ class InRound:
                 lease.write(failure=report.dump())
             if not active.store.passed:
                 self._end_leftovers(active)
-        lease.flush(FLUSH_SECONDS)
+        well = active is not None and active.store.passed
+        lease.flush(SUCCESS_FLUSH_SECONDS if well and self._parts.settings.peers else FLUSH_SECONDS)
         if self._ending is not None:
             self._ending.join()
 

@@ -22,6 +22,8 @@ from elasticjob.agent.long_lived_parts import FLUSH_SECONDS, LongLivedParts
 from elasticjob.api.errors import Forbidden, Unauthorized
 from elasticjob.contract.endpoint import format_endpoint
 from elasticjob.contract.reports import FailureReport
+from elasticjob.contract.round_record import RUNNING
+from elasticjob.core.join_time import JoinTime
 from elasticjob.core.participant import AnnounceAgain, Enter, Membership, Stop
 from elasticjob.leases.round_source import RoundSource
 from elasticjob.leases.writer import LeaseWriter
@@ -59,7 +61,7 @@ class Joining:
         self._first = True
 
     def wait_for_round(
-        self, agent: ElasticAgent | None, deadline: float, failure: FailureReport | None
+        self, agent: ElasticAgent | None, limit: JoinTime, failure: FailureReport | None
     ) -> Membership:
         """Announce this agent and wait until a round has it as a member. The report of a ``failure`` in the
         last round goes with the first announcement.
@@ -76,7 +78,7 @@ class Joining:
             with parts.changed:
                 step = parts.core.take_action()
                 if not isinstance(step, (Enter, AnnounceAgain, Stop)):
-                    self._check(deadline, failure)
+                    self._check(limit, failure)
                     parts.changed.wait(1.0)
             if isinstance(step, Enter):
                 self._rounds.forget_last()
@@ -145,26 +147,25 @@ class Joining:
         record = self._parts.core.latest
         self._parts.lease.renew_every(float(record.wait_renew_period_seconds) if record is not None else 5.0)
 
-    def _check(self, deadline: float, failure: FailureReport | None) -> None:
+    def _check(self, limit: JoinTime, failure: FailureReport | None) -> None:
         """Raise if there is a reason to give up. The error also has a worker's failure that is unreported."""
         parts = self._parts
         if parts.lease.superseded:
             raise RendezvousStateError(parts.lease.superseded)
         for thread in (parts.source, parts.lease):
             token_limit = REFUSED_SECONDS if thread.auth_errors.lasting else TOKEN_SECONDS
-            for kind, limit, text in (
+            for kind, allowed, text in (
                 (Forbidden, self._forbidden_limit(thread), messages.forbidden),
                 (Unauthorized, token_limit, messages.unauthorized),
             ):
                 seconds = thread.auth_errors.seconds(kind)
-                if seconds > limit:
+                if seconds > allowed:
                     last_error = parts.source.last_error or parts.lease.last_error
                     what = messages.unreported(failure) if failure is not None else ""
                     raise RendezvousStateError(what + text(parts.settings, last_error, seconds))
-        if time.monotonic() > deadline:
-            raise RendezvousTimeoutError(
-                f"no round within {parts.settings.join_timeout:.0f} s; {self._waiting_text(0.0)}"
-            )
+        latest = parts.core.latest
+        if limit.is_over(time.monotonic(), latest is not None and latest.phase in RUNNING):
+            raise RendezvousTimeoutError(f"no round within {limit.limit:.0f} s; {self._waiting_text(0.0)}")
 
     def _forbidden_limit(self, thread: RoundSource | LeaseWriter) -> float:
         """How many seconds a 403 may last: many, if the operator may still grant what this pod never had. It

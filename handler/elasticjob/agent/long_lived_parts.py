@@ -26,6 +26,8 @@ OpenSource = Callable[[Callable[[RoundRecord], None]], RoundSource]
 
 FLUSH_SECONDS = 5.0
 """How long the agent waits for its last write before it ends."""
+SUCCESS_FLUSH_SECONDS = 30.0
+"""That time if it says that its workers have finished well, and no operator sees how its pod ends."""
 
 
 class LongLivedParts:

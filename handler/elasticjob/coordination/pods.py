@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from elasticjob.api.errors import Forbidden
 from elasticjob.api.listing import HttpListApi
 from elasticjob.coordination.directory import Directory, Seen
-from elasticjob.coordination.reading import controller_of, pod_end
+from elasticjob.coordination.reading import controller_of, ended_well, pod_end
 from elasticjob.peers.round_lease import Identity
 from elasticjob.peers.run import RUN_LABEL
 
@@ -63,6 +63,13 @@ class Pods:
             if why:
                 found[str(seen.body["metadata"]["uid"])] = why
         return found
+
+    def finished(self) -> frozenset[str]:
+        """The UIDs of pods that have ended with exit code 0."""
+        objects = self._all.objects() if self._all is not None else None
+        return frozenset(
+            str(s.body["metadata"]["uid"]) for s in (objects or {}).values() if ended_well(s.body)
+        )
 
     def live(self) -> Mapping[str, str] | None:
         """UIDs of the pods that have not ended, by name; None if they can't be seen, or do not have the

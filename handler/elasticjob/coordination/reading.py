@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
@@ -140,20 +140,24 @@ def _optional(kind: Any, text: str | None) -> Any:
 
 
 def pod_end(body: Mapping[str, Any]) -> str:
-    """Why this pod's agent has ended, in words; "" while it has not."""
+    """Why this pod's agent has ended, in words; "" while that is not known. Which container it is in is not
+    known either: helpers may be put in front of it, so that only the end of all containers is proof (P3)."""
     status = body.get("status") or {}
     if status.get("phase") in ("Failed", "Succeeded"):
         return f"its pod has {str(status['phase']).lower()}"
-    training = _training_container(body)
-    for container in status.get("containerStatuses") or ():
-        ended = (container.get("state") or {}).get("terminated")
-        if ended and container.get("name") == training:
-            return f"its container {training} has ended with exit code {ended.get('exitCode')}"
-    return ""
+    codes = _exit_codes(body)
+    return f"its container has ended with exit code {max(codes)}" if codes else ""
 
 
-def _training_container(body: Mapping[str, Any]) -> str:
-    """The one that the pod's annotation names, or else the first."""
-    annotations = (body.get("metadata") or {}).get("annotations") or {}
-    containers: Sequence[Mapping[str, Any]] = (body.get("spec") or {}).get("containers") or ({},)
-    return str(annotations.get("kubectl.kubernetes.io/default-container") or containers[0].get("name", ""))
+def ended_well(body: Mapping[str, Any]) -> bool:
+    """Whether all of this pod has ended with exit code 0."""
+    phase, codes = (body.get("status") or {}).get("phase"), _exit_codes(body)
+    return phase == "Succeeded" or (phase != "Failed" and bool(codes) and not any(codes))
+
+
+def _exit_codes(body: Mapping[str, Any]) -> list[int]:
+    """Those of its containers if all have ended; [] otherwise."""
+    statuses = (body.get("status") or {}).get("containerStatuses") or ()
+    ends = {s.get("name"): (s.get("state") or {}).get("terminated") for s in statuses}
+    found = [ends.get(c.get("name")) for c in (body.get("spec") or {}).get("containers") or ()]
+    return [int(end.get("exitCode", 1)) for end in found if end] if all(found) else []

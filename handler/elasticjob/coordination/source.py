@@ -173,7 +173,7 @@ class PeerSource:
         elif not seat.needs_sight and self._leases is not None:
             self._leases.stop()
             self._leases = None
-        if seat.coordinates:
+        if seat.needs_sight:
             self._pods.coordinate()
             return
         self._pods.deputize(seat.deputy_of)
@@ -193,6 +193,7 @@ class PeerSource:
             sight,
             gone={**self._ports.refused(sight), **self._pods.gone()},
             live_pods=self._pods.live(),
+            finished=self._pods.finished(),
             suspects=frozenset({self._seat.replaced} if suspected else ()),
             round_age=self._seat.round_age(now),
         )

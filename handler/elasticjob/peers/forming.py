@@ -67,9 +67,7 @@ def form_round(settled: Settled, view: RoundView, sight: Sight) -> Formed:
         return Formed(failed="a member was lost after others had succeeded")
     doubt = _possible_members(settled, view, sight)
     if doubt:
-        text = (
-            f"the round Lease was deleted, and {listed(doubt)} may be in a round that is not known any more"
-        )
+        text = f"there was no round Lease, and {listed(doubt)} may be in a round that is not known any more"
         return Formed(
             waiting=f"{text}; waiting for a sign of life. If a pod of these has ended, delete it",
             probes=_probes(doubt, sight, view),
@@ -102,7 +100,10 @@ def _possible_members(settled: Settled, view: RoundView, sight: Sight) -> list[s
         for name, peer in sight.peers.items()
         if peer.key not in sight.gone and peer.record.seen(settled.run) != r.number
     )
-    return sorted({*found, *(sight.unreadable if settled.unsure else ())})
+    if not settled.unsure:
+        return sorted(found)
+    others = (name for name, key in sight.others.items() if sight.may_go_on(name, key))
+    return sorted({*found, *others, *sight.unreadable})
 
 
 def _highest_seen(settled: Settled, sight: Sight) -> int:

@@ -78,7 +78,8 @@ def _seen(member: Member, number: int, sight: Sight) -> Member:
     if member.state in (MemberState.LOST, MemberState.SUCCEEDED):
         return member
     peer = sight.has(member.name, member.key)
-    if peer is not None and peer.record.id == member.id and peer.record.state == AnnouncedState.SUCCEEDED:
+    ends = peer is not None and peer.failure is not None and peer.failure.round_number == number
+    if _succeeds(member, peer, not ends and member.key in sight.finished):
         return replace(member, state=MemberState.SUCCEEDED.value)
     if member.key in sight.gone:
         return _lost(member, f"{member.name}: {sight.gone[member.key]}")
@@ -86,10 +87,17 @@ def _seen(member: Member, number: int, sight: Sight) -> Member:
         return member
     if peer is None:
         return _lost(member, f"the Lease of {member.name} is gone, as its pod probably is")
-    ends = peer.failure is not None and peer.failure.round_number == number
     if peer.record.id != member.id or peer.record.state == AnnouncedState.LEAVING or ends:
         return replace(member, state=MemberState.LEFT.value)
     return member
+
+
+def _succeeds(member: Member, peer: Peer | None, finished: bool) -> bool:
+    """Whether this member has finished its round well: it says so, or its pod does that has ``finished``."""
+    if peer is None or peer.record.id != member.id:
+        return finished and peer is None
+    state = peer.record.state
+    return state == AnnouncedState.SUCCEEDED or (finished and state == AnnouncedState.JOINING)
 
 
 def _lost(member: Member, why: str) -> Member:

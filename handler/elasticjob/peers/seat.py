@@ -8,6 +8,7 @@ publish nothing, however late its clock is.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from elasticjob.contract.fields import RecordError
 from elasticjob.contract.limits import Limits
@@ -29,7 +30,6 @@ from elasticjob.peers.round_lease import (
 from elasticjob.peers.run import Run
 from elasticjob.peers.settled import FORMING_RENEW, RUNNING_RENEW, Settled, begun_after, made_again, number_of
 from elasticjob.peers.sight import Sight
-from elasticjob.rounds.state import Member
 from elasticjob.rounds.waits import WaitKey, Waits
 
 LONGEST_REST = 5.0
@@ -51,6 +51,7 @@ class Seat:
     def __init__(self, run: Run, me: Identity, limits: Limits, spread: int = 0) -> None:
         self.run = run
         self.me = me
+        self._identity = str(me)
         self._limits = limits
         self._spread = spread
         self.own = OwnWords()
@@ -155,7 +156,7 @@ class Seat:
     @property
     def coordinates(self) -> bool:
         """Whether this participant is the coordinator, as far as it knows."""
-        return self.lease is not None and self.lease.holder == str(self.me) and not self._foreign()
+        return self.lease is not None and self.lease.holder == self._identity and not self._foreign()
 
     @property
     def needs_sight(self) -> bool:
@@ -228,7 +229,7 @@ class Seat:
     def _without(self, now: float) -> Step:
         """Make the round Lease, or make it again."""
         if self.newest is None:
-            return Write(self._first(), claim="it is the first")
+            return Write(replace(self._first(), unsure=True), claim="it is the first")
         if self.newest.closed:
             return Rest(LONGEST_REST)
         since, sure, mine = self._missing or (now, False, False)
@@ -262,19 +263,32 @@ class Seat:
             settled = made_again(newest, sure=False)
         elif self._behind():
             settled = newest
+        elif self._foreign() and newest is not None:
+            settled = made_again(newest, sure=False)
         if settled is None or settled.run != self.run.id:
             settled = self._first()
         return Write(settled, version=lease.version, claim=why, transitions=lease.transitions + 1)
 
     def _replace_other_run(self, now: float, sight: Sight | None) -> Step:
         """Another run of this name: its round Lease is taken once it is closed, or all its members are gone
-        (P3)."""
-        settled = self.settled
+        (P3), and its coordinator. If it has had no round, a run that has goes on: its Lease was deleted."""
+        settled, newest = self.settled, self.newest
         assert settled is not None
-        if not settled.closed and (sight is None or any(_is_there(m, sight) for m in settled.state.members)):
+        if newest is not None and newest.closed:
+            return Rest(LONGEST_REST)
+        goes_on = newest is not None and newest.state.number > 0 and _never_began(settled)
+        if not (settled.closed or goes_on) and (sight is None or self._may_go_on(settled, sight)):
             return Rest(1.0)
         wait = self._changed + self._spread * ORDER_SECONDS - now
         return Rest(wait) if wait > 0 else self._claim("the run before is over")
+
+    def _may_go_on(self, other: Settled, sight: Sight) -> bool:
+        """Whether a member of this other run, or its coordinator, may be there."""
+        lease = self.lease
+        assert lease is not None
+        holder = Identity.parse(lease.holder)
+        there = [(m.name, m.key) for m in other.state.members] or [(holder.pod, holder.uid)]
+        return any(sight.may_go_on(name, key) for name, key in there)
 
     def _lead(self, now: float, sight: Sight | None) -> Step:
         """One look, and a write if something has changed or others wait for a sign of life."""
@@ -376,6 +390,6 @@ class Seat:
         return order.index(self.me.pod) if self.me.pod in order else len(order) + self._spread
 
 
-def _is_there(member: Member, sight: Sight) -> bool:
-    """Whether the Lease of this member of another run is there."""
-    return sight.others.get(member.name) == member.key
+def _never_began(other: Settled) -> bool:
+    """Whether this run has made the round Lease without having seen one, and no round since."""
+    return other.unsure and not other.state.members

@@ -49,10 +49,16 @@ class Sight:
     chosen."""
     round_age: float = 0.0
     """For how many seconds this participant has known the present round."""
+    finished: frozenset[str] = frozenset()
+    """Of those that are ``gone``, the UIDs of pods that have ended with exit code 0."""
 
     def is_there(self, name: str, key: str) -> bool:
         """Whether this incarnation may live although its Lease can't be read, or was deleted by hand."""
         return name in self.unreadable or (self.live_pods or {}).get(name) == key
+
+    def may_go_on(self, name: str, key: str) -> bool:
+        """Whether this participant of another run may be in a round of it, or close it."""
+        return key not in self.gone and (self.others.get(name) == key or self.is_there(name, key))
 
     def has(self, name: str, key: str) -> Peer | None:
         """This incarnation of a participant, if its Lease is there."""

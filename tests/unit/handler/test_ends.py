@@ -14,6 +14,7 @@ from torch.distributed.elastic.rendezvous import RendezvousClosedError, Rendezvo
 from torch.distributed.elastic.utils import store as store_util
 
 from devcluster.wait import wait_for
+from elasticjob.api.errors import Unavailable
 from elasticjob.contract import names
 from elasticjob.contract.round_record import RoundRecord
 from elasticjob.store.errors import StoreGone
@@ -91,6 +92,27 @@ def test_the_exit_barrier_is_success(leases: Leases, start: Start) -> None:
     lingering.start()
     lingering.join(25)
     assert not lingering.is_alive(), "all have passed: the leader need not linger"
+
+
+def test_success_is_written_before_the_agent_of_a_run_without_operator_ends(
+    leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else may say so: the others would take this pod for lost, and the run would have failed."""
+    monkeypatch.setattr("elasticjob.agent.in_round.FLUSH_SECONDS", 0.0)
+    handler = start("a", rounds="peers")
+    joining = Joining(handler)
+    form(leases, 1, "a")
+    info = joining.result()
+    leases.wait_for(lambda: (r := leases.report("a")) is not None and r.established, "the leader reports")
+    leases.refused["a"] = Unavailable("try again later", 503)
+    store_util.barrier(info.store, 1, "torchelastic/agent/terminal_state")
+    ending = threading.Thread(target=handler.shutdown)
+    ending.start()
+    ending.join(0.5)
+    leases.refused.clear()
+    ending.join()
+    assert (record := leases.participant("a")) is not None
+    assert record.state == "Succeeded"
 
 
 def test_the_exit_barrier_of_torch_2_4(leases: Leases, start: Start) -> None:

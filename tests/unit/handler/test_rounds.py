@@ -8,6 +8,7 @@ import os
 import resource
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -153,6 +154,18 @@ def test_an_absent_operator_is_a_line_in_the_log(
 def test_a_join_timeout_ends_the_wait_and_says_what_to_check(start: Start) -> None:
     with pytest.raises(RendezvousTimeoutError, match=r"no round within 1 s; .*the operator runs"):
         Joining(start("a", join_timeout=1.0)).result()
+
+
+def test_a_standby_waits_for_as_long_as_the_others_train(leases: Leases, start: Start) -> None:
+    """As in torch, whose c10d has no timeout for a node of its redundancy list."""
+    two(leases, start)
+    standby = Joining(start("c", join_timeout=0.3))
+    leases.announced("c")
+    with pytest.raises(AssertionError, match="has not returned"):
+        standby.result(2.0)
+    leases.publish(replace(form(leases, 2, "a", "b"), phase="Broken"))
+    with pytest.raises(RendezvousTimeoutError, match="no round within 0 s"):
+        standby.result()
 
 
 def test_the_operators_sentence_is_in_the_log(

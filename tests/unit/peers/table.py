@@ -32,6 +32,7 @@ class Table:
         self.live_pods: dict[str, str] | None = None
         self.unreadable: frozenset[str] = frozenset()
         self.suspects: frozenset[str] = frozenset()
+        self.finished: frozenset[str] = frozenset()
         self.last = Decision(self.settled)
         self._began: dict[WaitKey, float] = {}
         self._made = 0
@@ -94,6 +95,7 @@ class Table:
             self.live_pods,
             suspects=self.suspects,
             round_age=self.now - self.round_began,
+            finished=self.finished,
         )
         self.last = look(self.settled, sight, waits)
         self.settled, self._began = self.last.settled, waits.began

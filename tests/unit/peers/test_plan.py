@@ -141,6 +141,37 @@ def test_all_have_succeeded() -> None:
     assert table.look(after=1000).settled is table.settled
 
 
+def end_well(table: Table, name: str) -> None:
+    """Its pod ends with exit code 0; what its agent wrote last has not arrived."""
+    key = table.peers[name].key
+    table.gone[key] = "its pod has succeeded"
+    table.finished |= {key}
+
+
+def test_a_pod_that_has_ended_well_has_succeeded() -> None:
+    table = Table()
+    table.train("pod-0", "pod-1", "pod-2")
+    table.succeed("pod-0")
+    end_well(table, "pod-1")
+    table.look()
+    assert table.told == (1, "Active", "")
+    end_well(table, "pod-2")
+    del table.peers["pod-2"]
+    table.look()
+    assert (table.settled.closed, table.settled.outcome) == (True, "Complete")
+
+
+def test_one_that_was_ended_or_has_failed_has_not_succeeded_whatever_its_exit_code() -> None:
+    """A shell around torchrun may hide it."""
+    for change in (lambda t: t.leave("pod-1"), lambda t: t.fail("pod-1"), lambda t: t.join("pod-1")):
+        table = Table()
+        table.train("pod-0", "pod-1", "pod-2")
+        change(table)
+        end_well(table, "pod-1")
+        table.look()
+        assert table.told[:2] == (1, "Broken")
+
+
 def test_a_member_that_is_lost_after_others_have_succeeded_fails_the_run() -> None:
     table = Table()
     table.train("pod-0", "pod-1", "pod-2")

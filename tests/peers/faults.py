@@ -1,0 +1,182 @@
+"""Faults: what happens to pods, to the API server, to the paths between them, and what users do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from elasticjob.peers.run import Run
+
+if TYPE_CHECKING:
+    from tests.peers.history import History
+
+POD = ("kill", "kill", "kill", "fail", "freeze", "cut")
+COORDINATOR = ("kill", "kill", "freeze", "cut")
+SERVER = ("away", "lossy", "late", "stuck")
+RARE = ("islands", "hang", "split", "next run")
+USER = ("wipe", "lease", "garbage")
+
+
+class Faults:
+    """Strikes one history. What may end a round is told to the oracle (``Truth.disturb``)."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._kernel, self._api, self._truth = history.kernel, history.api, history.truth
+        self._runs = 1
+
+    def strike(self) -> None:
+        """One fault, drawn."""
+        rng = self._kernel.rng
+        kinds: list[tuple[Callable[[str], None], tuple[str, ...]]] = [
+            (self._pod, POD),
+            (self._coordinator, COORDINATOR),
+            (self._server, SERVER),
+            (self._rare, RARE),
+        ]
+        kinds += [(self._meddle, USER)] * (rng.random() < 0.3)
+        strike, names = kinds[min(len(kinds) - 1, int(rng.random() * len(kinds)))]
+        strike(rng.choice(names))
+
+    # -- pods ----------------------------------------------------------------------------------------------
+
+    def _any(self) -> str:
+        alive = sorted(self._history.living())
+        return self._kernel.rng.choice(alive) if alive else ""
+
+    def _members(self) -> list[str]:
+        """Those that are in the last round and live."""
+        newest = self._history.newest()
+        members = newest.state.members if newest is not None else ()
+        return [m.name for m in members if m.name in self._history.living()]
+
+    def _pod(self, kind: str) -> None:
+        if name := self._any():
+            self._hurt(kind, name)
+
+    def _coordinator(self, kind: str) -> None:
+        """The coordinator, sometimes with another."""
+        history = self._history
+        stored = self._api.leases.get(history.lease)
+        names = {stored.holder.partition("_")[0] if stored is not None else ""}
+        if self._kernel.rng.random() < 0.4:
+            names.add(self._any())
+        for name in sorted(names & history.living()):
+            self._hurt(kind, name)
+
+    def _hurt(self, kind: str, name: str) -> None:
+        kernel, process = self._kernel, self._history.pods[name].process
+        if kind == "kill":
+            self._kill(name)
+            return
+        self._truth.disturb(name)
+        kernel.say(f"{kind:7} {name}")
+        if kind == "fail":
+            process.fail()
+        elif kind == "freeze":
+            process.freeze()
+            kernel.after(self._while(), process.thaw)
+        else:
+            self._api.cut(process, watches=kernel.rng.random() < 0.7)
+            kernel.after(self._while(), self._api.cut_off.discard, process)
+
+    def _while(self) -> float:
+        """How long a fault goes on: mostly less than what is waited for, sometimes longer than all of it."""
+        return self._kernel.between(1.0, 30.0) if self._kernel.rng.random() < 0.8 else self._kernel.between(30.0, 90.0)
+
+    def _kill(self, name: str) -> None:
+        history, kernel, pod = self._history, self._kernel, self._history.pods[name]
+        how = kernel.rng.choice(["in place", "delete", "stays", "gone for good"])
+        slot, uid = pod.process.slot, pod.process.uid
+        history.end(name, delete=how in ("delete", "gone for good"))
+        if how == "in place":
+            kernel.after(kernel.between(1.0, 20.0), history.start_again, name, slot, pod.process.run, uid)
+        elif how != "gone for good":
+            same_name = how == "delete" and kernel.rng.random() < 0.5
+            new = name if same_name else f"{name.rpartition('-')[0]}-{100 + next(history.ids)}"
+            kernel.after(kernel.between(2.5, 30.0), history.start_again, new, slot, pod.process.run)
+
+    # -- rare ----------------------------------------------------------------------------------------------
+
+    def _rare(self, kind: str) -> None:
+        {
+            "islands": self._islands,
+            "hang": self._hang,
+            "split": self._split,
+            "next run": self._next_run,
+        }[kind]()
+
+    def _islands(self) -> None:
+        """All members of the round are silent at once, and may train on: each is cut off, or frozen."""
+        for name in self._members():
+            self._hurt(self._kernel.rng.choice(["cut", "cut", "freeze"]), name)
+
+    def _hang(self) -> None:
+        """The leader says that training hangs; sometimes the members are cut off before they hear what
+        follows."""
+        members = self._members()
+        if members and self._history.pods[members[0]].process.hang():
+            self._truth.disturb(members[0])
+            self._kernel.say(f"hang    {members[0]}")
+            if self._kernel.rng.random() < 0.5:
+                self._kernel.after(self._kernel.between(0.0, 0.08), self._islands)
+
+    def _split(self) -> None:
+        """Two pods cannot reach each other."""
+        one, other = self._any(), self._any()
+        if one != other:
+            for name in (one, other):
+                self._truth.disturb(name)
+            self._kernel.say(f"split   {one} {other}")
+            self._history.split(one, other)
+            self._kernel.after(self._while(), self._history.mend, one, other)
+
+    def _next_run(self) -> None:
+        """A user starts the next run of this name; the pods of the one before are deleted, or forgotten until
+        there is peace."""
+        history, kernel = self._history, self._kernel
+        if self._runs == 2:
+            return
+        self._runs += 1
+        before = history.run
+        if kernel.rng.random() < 0.5:
+            for name in sorted(history.living()):
+                kernel.after(kernel.between(0.0, 10.0), history.end_if_lives, name)
+        history.run = Run("run", f"run-{self._runs}", before.minimum, before.maximum)
+        kernel.say(f"next    {history.run.id}")
+        for slot in range(before.maximum):
+            history.start(f"next-{slot}", slot)
+
+    # -- the API server and its users ----------------------------------------------------------------------
+
+    def _server(self, kind: str) -> None:
+        kernel, api = self._kernel, self._api
+        if kind == "stuck":
+            if api.watches:
+                kernel.rng.choice(list(api.watches)).break_off()
+            return
+        before = {"away": False, "lossy": 0.0, "lag": 1.0}
+        attribute = {"away": "away", "lossy": "lossy", "late": "lag"}[kind]
+        setattr(api, attribute, {"away": True, "lossy": 0.3, "lag": 100.0}[attribute])
+        kernel.say(f"api     {kind}")
+        kernel.after(kernel.between(1.0, 40.0), setattr, api, attribute, before[attribute])
+
+    def _meddle(self, kind: str) -> None:
+        """A user deletes a Lease, or writes nonsense into one."""
+        history, api, truth = self._history, self._api, self._truth
+        name = self._any()
+        self._kernel.say(f"{kind:7} {name}")
+        if kind == "wipe":
+            truth.wiped = self._kernel.now
+            api.delete(history.lease)
+        elif kind == "lease" and name:
+            truth.disturb(name)
+            if not history.pods_in_sight:
+                truth.excuse(name)
+            api.delete(name)
+        elif kind == "garbage" and history.lease in api.leases:
+            target = self._kernel.rng.choice([history.lease, name])
+            truth.wiped = self._kernel.now
+            if target in api.leases:
+                truth.disturb(name)
+                api.apply(target, {self._kernel.rng.choice(["round", "state", "participant"]): '{"version":1'})

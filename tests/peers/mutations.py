@@ -1,0 +1,30 @@
+"""Rules without which some history breaks what the oracle checks (kept as a test)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Mutation(NamedTuple):
+    """Without ``rule`` (of ``tests.rules``) one of the first ``histories`` from ``seed`` must break one of
+    ``breaks``."""
+
+    breaks: tuple[str, ...]
+    rule: str
+    seed: int = 0
+    histories: int = 300
+
+
+MUTATIONS = [
+    Mutation(("P2",), "P1 a write carries the version that it was decided on"),
+    Mutation(("P2", "P3"), "P2 what has gone back is set forward"),
+    Mutation(("P2", "P3"), "P2 the number of a round that is not known is left out"),
+    Mutation(("P2", "P3"), "P2 a run begins above what was seen of it"),
+    Mutation(("P3",), "P3 a member is known to have left"),
+    Mutation(("P4",), "P4 a second look before silence is used"),
+    Mutation(("P5",), "P5 patience ends"),
+    Mutation(("P6",), "P6 silence is counted by one clock"),
+    Mutation(("P2", "P3"), "P7 half a Lease is read"),
+    Mutation(("P3", "P4"), "P7 what cannot be read is there"),
+    Mutation(("P8",), "P8 no run's Lease is taken while it may train"),
+]
