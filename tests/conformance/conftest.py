@@ -71,13 +71,19 @@ def zygote() -> Iterator[Zygote]:
 KINDS: dict[str, type[Job]] = {"operator": Job, "peers": PeerRun}
 
 
+HANDLER_ALONE = "tests.conformance.test_rendezvous"
+"""Its tests are of bare handlers, and quick."""
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Who forms the rounds."""
-    if "stage" in metafunc.fixturenames:
-        marked = [
-            kind for kind in KINDS if metafunc.definition.get_closest_marker(f"{kind}_alone") is not None
-        ]
-        metafunc.parametrize("stage", marked or list(KINDS), indirect=True)
+    """Who forms the rounds. Of tests that run with both, those of whole agents without operator are slow
+    ones."""
+    if "stage" not in metafunc.fixturenames:
+        return
+    alone = [kind for kind in KINDS if metafunc.definition.get_closest_marker(f"{kind}_alone") is not None]
+    slow = [] if metafunc.module.__name__ == HANDLER_ALONE else [pytest.mark.slow]
+    both = ["operator", pytest.param("peers", marks=slow)]
+    metafunc.parametrize("stage", alone or both, indirect=True)
 
 
 @pytest.fixture
