@@ -53,13 +53,19 @@ def _objects(schema: Schema, path: str) -> Iterator[tuple[str, Schema]]:
                 yield from _objects(field, f"{path}.{name}")
 
 
+def _named(rule: Schema) -> str:
+    """A rule's message, after the field that the API server names with it."""
+    field = rule.get("fieldPath", "").removeprefix(".")
+    return f"`{field}`: {rule['message']}" if field else str(rule["message"])
+
+
 def _section(path: str, schema: Schema) -> Iterator[str]:
     yield f"## {path}\n"
     if "description" in schema:
         yield f"{schema['description'].strip()}\n"
     if rules := schema.get("x-kubernetes-validations"):
         yield "The API server enforces:\n"
-        yield from (f"- {rule['message']}." for rule in rules)
+        yield from (f"- {_named(rule)}." for rule in rules)
         yield ""
     yield "| field | type | |"
     yield "|---|---|---|"
