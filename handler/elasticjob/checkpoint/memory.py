@@ -31,6 +31,7 @@ from elasticjob.memory import decide
 from elasticjob.memory.client import Agent, AgentError, State
 from elasticjob.memory.decide import Candidate
 from elasticjob.memory.pieces import Inventory, PieceName, Save
+from elasticjob.memory.saving import Saves
 from elasticjob.worker.script_log import ScriptLog
 
 log = ScriptLog("elasticjob.checkpoint")
@@ -55,9 +56,10 @@ def open_memory(ranks: Ranks, timeout: float, token: Token, path: str) -> Memory
             problem = "" if agent.round == token.round else f"torchrun is in round {agent.round}"
         except AgentError as error:
             problem = str(error)
-    problems = ranks.everywhere(problem)
+    said = ranks.everywhere((problem, agent.opening if agent is not None else 0))
+    problems = [problem for problem, _ in said]
     if agent is not None and not any(problems):
-        _open.append(MemoryTier(agent, Ranks(timeout), token, path))
+        _open.append(MemoryTier(agent, Ranks(timeout), token, path, said[0][1]))
         return _open[0]
     if agent is not None:
         agent.close()
@@ -70,10 +72,12 @@ class MemoryTier:
     """Saves of one rank in its agent's memory, and of all ranks in that of all agents. Its methods that are
     marked so are called by all ranks together."""
 
-    def __init__(self, agent: Agent, ranks: Ranks, token: Token, path: str) -> None:
+    def __init__(self, agent: Agent, ranks: Ranks, token: Token, path: str, opening: int) -> None:
+        """``opening``: the number that rank 0's agent has given to this one."""
         self._agent = agent
         self._ranks = ranks
         self._token = token
+        self._opening = opening
         self._folder = f"{zlib.crc32(path.encode()):08x}"
         self._path = path
         self._planner = PlannedOnce()
@@ -82,18 +86,13 @@ class MemoryTier:
         self._final: SavePlan | None = None
         self._metadata: Metadata | None = None
         self._buffers: dict[int, torch.Tensor] = {}
-        self._last: PieceName | None = None
-        """The piece of the save before, while it is not known to be complete."""
-        self._complete: Save | None = None
-        """The newest save of this round that is complete: all ranks have it, with its copies."""
+        self._saves = Saves()
         self._problem = ""
         """Why this rank could not save last."""
         self._safe = True
         """Whether all pieces have the copies that they should have."""
         self.off = ""
         """Why nothing is saved any more, on all ranks; "" while they save."""
-        self._step = -1
-        """The last step that was saved in this round: no step is saved twice."""
         self.saved = self.skipped = 0
         """How many saves there were, and how many were skipped because copies were under way."""
 
@@ -101,7 +100,7 @@ class MemoryTier:
 
     def save(self, step: int, state: Mapping[str, Any]) -> bool:
         """Save the entries of a state; False if this save is skipped. Together."""
-        if self.off or step <= self._step:
+        if self.off or step <= self._saves.step:
             return False
         plan = self._plan(state)
         last = self._state_of_last()
@@ -111,32 +110,30 @@ class MemoryTier:
         if not usable:
             self._switch_off(last.off)
             return False
-        if not ended:
+        if not self._saves.may_begin(ended, well):
             self.skipped += 1
             return False
         self._say_safe(safe, last.alone)
-        if well and self._last is not None:
-            self._complete, self._last = self._last.save, None
         if not same:
             self._divide(plan)
         self._write(step)
-        self._step = step
         self.saved += 1
         return True
 
     def await_copies(self, seconds: float) -> None:
         """Wait until the copies of the last save have ended here, at most this long."""
-        if self._last is not None and not self.off:
+        last = self._saves.last
+        if last is not None and not self.off:
             try:
-                self._agent.await_copy(self._last, seconds)
+                self._agent.await_copy(last, seconds)
             except AgentError as error:
-                log.debug(f"the copies of {self._last} are not awaited: {error}")
+                log.debug(f"the copies of {last} are not awaited: {error}")
 
     def is_enough(self, step: int, seconds: float) -> bool:
         """Whether training can stop after ``step`` with what is in memory: all ranks have saved it, another
         agent has a copy of each piece in time, and all pods go on in the next round. Together."""
         self.await_copies(seconds)
-        saved = self._last is not None and self._last.save.step == step
+        saved = self._saves.last is not None and self._saves.last.save.step == step
         last = self._state_of_last()
         stays, copied = self._ranks.all_say(saved and not last.off and last.all_stay, last.copied)
         if stays and not copied and self._ranks.rank == 0:
@@ -161,7 +158,7 @@ class MemoryTier:
         if self._problem:
             return State(self._problem)
         try:
-            return self._agent.state_of(self._last)
+            return self._agent.state_of(self._saves.last)
         except AgentError as error:
             return State(str(error))
 
@@ -197,14 +194,13 @@ class MemoryTier:
     def _write(self, step: int) -> None:
         """Write this rank's piece and hand it over. If that fails, all ranks hear of it at the next save."""
         assert self._final is not None
-        name = PieceName(
-            self._agent.job, self._folder, Save(*self._token, step, self._ranks.size), self._ranks.rank
-        )
-        stale, self._last = self._last, name
+        save = Save(*self._token, self._opening, step, self._ranks.size)
+        name = PieceName(self._agent.job, self._folder, save, self._ranks.rank)
+        stale = self._saves.begin(name)
         try:
             metadata = self._metadata if self._ranks.rank == 0 else None
-            content = Content(self._planner, self._final.items, metadata)
-            descriptor = self._agent.lend(content.size, self._complete, [stale] if stale is not None else [])
+            content = Content(self._planner, self._final.items, metadata, name)
+            descriptor = self._agent.lend(content.size, self._saves.complete, stale)
             try:
                 content.write(self._mapped(descriptor))
                 self._agent.take(name, content.size, descriptor)
@@ -281,7 +277,7 @@ class MemoryTier:
         """All ranks have resumed, from this save in memory or (None) from elsewhere: agents let go of the
         rest."""
         try:
-            self._agent.resumed(save)
+            self._agent.resumed(save, self._opening)
         except AgentError as error:
             self._problem = str(error)
 

@@ -20,6 +20,7 @@ from elasticjob.checkpoint.memory_piece import (
     Key,
     PieceError,
     Spot,
+    check_name,
     key_of,
     read_index,
     read_metadata,
@@ -27,6 +28,7 @@ from elasticjob.checkpoint.memory_piece import (
 )
 from elasticjob.memory.client import Agent, AgentError
 from elasticjob.memory.decide import Candidate, Holder
+from elasticjob.memory.pieces import Held
 
 
 class Pieces:
@@ -62,17 +64,14 @@ class Pieces:
             except (AgentError, OSError, ValueError) as error:
                 problems.append(str(error))
                 continue
-            found = zlib.crc32(mapped)
-            if found == holder.held.crc32:
+            problem = what_is_wrong(mapped, holder.held)
+            if not problem:
                 self.passed_over += problems
                 if not near:
                     self.from_peers.add(rank)
                 return mapped
             where = "its own agent" if near else f"the agent at {holder.inventory.address}"
-            problems.append(
-                f"{holder.held.name} has the checksum {found:08x} at {where}, "
-                f"expected {holder.held.crc32:08x}"
-            )
+            problems.append(f"{holder.held.name} at {where}: {problem}")
         raise PieceError("; ".join(problems))
 
     def _in_order(self, holders: tuple[Holder, ...]) -> list[Holder]:
@@ -104,7 +103,20 @@ class Pieces:
 
     def _index(self, rank: int) -> Index:
         with memoryview(self.open(rank)) as view:
-            return read_index(view)
+            return read_index(view, self._candidate.pieces[rank][0].held.name)
+
+
+def what_is_wrong(mapped: mmap.mmap, held: Held) -> str:
+    """Why this is not the piece that an agent has said it holds; "" if it is."""
+    found = zlib.crc32(mapped)
+    if found != held.crc32:
+        return f"it has the checksum {found:08x}, expected {held.crc32:08x}"
+    with memoryview(mapped) as view:
+        try:
+            check_name(view, held.name)
+        except PieceError as error:
+            return str(error)
+    return ""
 
 
 class WholeIndex:

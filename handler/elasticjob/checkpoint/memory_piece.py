@@ -1,8 +1,9 @@
 """What is in a piece: the tensors and other values that one rank saves, and an index of them.
 
-    tensors, each at a multiple of 64 bytes | other values | index | DCP's metadata (rank 0 only) | footer
+    tensors, each at a multiple of 64 bytes | other values | index | DCP's metadata (rank 0) | name | footer
 
-The index says where each item begins and how long it is; type and shape of tensors are in the metadata.
+The index says where each item begins and how long it is; type and shape of tensors are in the metadata. The
+name is that of the piece: what any agent gives away by mistake in its place is refused.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from torch.distributed.checkpoint.planner import SavePlanner, WriteItem, WriteIt
 
 from elasticjob.checkpoint.errors import CheckpointError
 from elasticjob.checkpoint.trust import check_index
+from elasticjob.memory.pieces import PieceName
 
 ALIGNED = 64
-FOOTER = struct.Struct("!8sQQQI")
-"""Magic, where the index begins, how long index and metadata are, and the CRC-32 of both."""
-MAGIC = b"ejpiece1"
+FOOTER = struct.Struct("!8sQQQQI")
+"""Magic, where the index begins, how long index, metadata and name are, and the CRC-32 of these three."""
+MAGIC = b"ejpiece2"
 
 
 class PieceError(CheckpointError):
@@ -60,9 +62,12 @@ class Content:
     """What a rank is about to save. ``size`` is that of the piece, in bytes.
 
     ``planner`` has the state, and ``items`` are this rank's share of it; ``metadata`` is None but on rank 0.
+    ``name`` is that of the piece.
     """
 
-    def __init__(self, planner: SavePlanner, items: Sequence[WriteItem], metadata: Metadata | None) -> None:
+    def __init__(
+        self, planner: SavePlanner, items: Sequence[WriteItem], metadata: Metadata | None, name: PieceName
+    ) -> None:
         self._planner = planner
         self._tensors: list[tuple[WriteItem, Spot]] = []
         spots: dict[Key, Spot] = {}
@@ -83,8 +88,10 @@ class Content:
                 end += len(value)
         index = json.dumps([[key.name, key.offsets, *spot] for key, spot in spots.items()]).encode()
         pickled = b"" if metadata is None else pickle.dumps(metadata)
-        footer = FOOTER.pack(MAGIC, end, len(index), len(pickled), zlib.crc32(index + pickled))
-        self._tail = b"".join([*values, index, pickled, footer])
+        named = _named(name)
+        crc32 = zlib.crc32(index + pickled + named)
+        footer = FOOTER.pack(MAGIC, end, len(index), len(pickled), len(named), crc32)
+        self._tail = b"".join([*values, index, pickled, named, footer])
         self.size = self._tail_at + len(self._tail)
 
     def write(self, memory: torch.Tensor) -> None:
@@ -117,22 +124,39 @@ class Index(NamedTuple):
     """Pickled, b"" but in the piece of rank 0."""
 
 
-def read_index(piece: memoryview) -> Index:
-    """The index of a whole piece. Raises PieceError if there is none."""
+def check_name(piece: memoryview, name: PieceName) -> None:
+    """Raises PieceError if this is not the piece of that name."""
+    _parts(piece, name)
+
+
+def read_index(piece: memoryview, name: PieceName) -> Index:
+    """The index of a whole piece. Raises PieceError if there is none, or if the piece has another name."""
+    begin, index, pickled = _parts(piece, name)
+    spots = {}
+    for key, offsets, at, size in json.loads(index):
+        if not 0 <= at <= at + size <= begin:
+            raise PieceError(f"its index says that {key} is outside of it")
+        spots[Key(key, None if offsets is None else tuple(offsets))] = Spot(at, size)
+    return Index(spots, pickled)
+
+
+def _parts(piece: memoryview, name: PieceName) -> tuple[int, bytes, bytes]:
+    """Where its index begins, the index and the metadata."""
     if len(piece) < FOOTER.size:
         raise PieceError(f"it has {len(piece)} bytes, fewer than its footer")
-    magic, begin, length, pickled, crc32 = FOOTER.unpack(piece[-FOOTER.size :])
-    if magic != MAGIC or begin + length + pickled + FOOTER.size != len(piece):
+    magic, begin, length, pickled, named, crc32 = FOOTER.unpack(piece[-FOOTER.size :])
+    if magic != MAGIC or begin + length + pickled + named + FOOTER.size != len(piece):
         raise PieceError("its footer is not that of a piece")
-    content = bytes(piece[begin : begin + length + pickled])
+    content = bytes(piece[begin : -FOOTER.size])
     if zlib.crc32(content) != crc32:
         raise PieceError("its index has another checksum than its footer says")
-    spots = {}
-    for name, offsets, at, size in json.loads(content[:length]):
-        if not 0 <= at <= at + size <= begin:
-            raise PieceError(f"its index says that {name} is outside of it")
-        spots[Key(name, None if offsets is None else tuple(offsets))] = Spot(at, size)
-    return Index(spots, content[length:])
+    if content[length + pickled :] != _named(name):
+        raise PieceError(f"{content[length + pickled :]!r:.200} is in the place of {name}")
+    return begin, content[:length], content[length : length + pickled]
+
+
+def _named(name: PieceName) -> bytes:
+    return json.dumps(name.fields()).encode()
 
 
 def read_metadata(pickled: bytes, where: str) -> Metadata:

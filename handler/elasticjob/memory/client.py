@@ -51,6 +51,7 @@ class Agent:
             self._sock.sendall(key.encode() + b"\n")
             answer = _granted(wire.receive(self._sock))
             self.round, self.job = int(answer["round"]), str(answer["job"])
+            self.opening = int(answer["opening"])
         except AgentError:
             self._sock.close()
             raise
@@ -99,12 +100,13 @@ class Agent:
 
     def fetch(self, held: Held, address: str) -> int:
         """A descriptor of a piece that the agent gets from another one, which has said that it holds it."""
-        what = {"name": held.name.fields(), "size": held.size, "crc32": held.crc32}
+        what: wire.Message = {"name": held.name.fields(), "size": held.size, "crc32": held.crc32}
         return self._one(self._ask("fetch", address=address, **what)[1])
 
-    def resumed(self, save: Save | None) -> None:
-        """All ranks have resumed, from this save in memory or (None) from elsewhere."""
-        self._ask("resumed", save=save)
+    def resumed(self, save: Save | None, opening: int) -> None:
+        """All ranks have resumed, from this save in memory or (None) from elsewhere, and save with this
+        ``opening``."""
+        self._ask("resumed", save=save, opening=opening)
 
     def _ask(
         self, what: str, descriptors: Sequence[int] = (), **fields: Any

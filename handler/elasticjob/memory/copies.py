@@ -41,14 +41,18 @@ class Copies(threading.Thread):
 
     def run(self) -> None:
         while (copy := self._keeper.next_copy()) is not None:
-            try:
-                ended = self._copy(copy)
-            except Exception as error:  # noqa: BLE001  # the piece stays; the next save is tried again
-                ended = Ended(why=f"{copy.piece.name} was not copied: {error}")
-            finally:
-                os.close(copy.descriptor)
-            self._keeper.copied(copy.piece, ended)
+            self.work(copy)
         self._close()
+
+    def work(self, copy: Copy) -> None:
+        """Copy one piece, and tell the keeper how that has ended."""
+        try:
+            ended = self._copy(copy)
+        except Exception as error:  # noqa: BLE001  # the piece stays; the next save is tried again
+            ended = Ended(why=f"{copy.piece.name} was not copied: {error}")
+        finally:
+            os.close(copy.descriptor)
+        self._keeper.copied(copy.piece, ended)
 
     def _copy(self, copy: Copy) -> Ended:
         """Send it if there is a partner that can be reached. A partner that fails again and again is left

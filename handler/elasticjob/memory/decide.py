@@ -83,15 +83,18 @@ def superseded(held: Iterable[PieceName], complete: Save) -> list[PieceName]:
     return [name for name in held if name.save < complete]
 
 
-def left_over(held: Iterable[PieceName], resumed: Save | None, round_number: int) -> list[PieceName]:
-    """The pieces that may go when all ranks of this round have resumed: those of former rounds, but not of
-    the save that they have loaded. ``resumed`` None: that was no save in memory.
+def left_over(
+    held: Iterable[PieceName], resumed: Save | None, round_number: int, opening: int
+) -> list[PieceName]:
+    """The pieces that may go when all ranks of this round have resumed: those of former rounds and openings,
+    but not of the save that they have loaded. ``resumed`` None: that was no save in memory.
 
     A round that is disturbed before its first own save is complete resumes from that one again. Newer pieces
     are of a save that is incomplete, and older ones are not needed: without this rule, what several crashes
     have left would take the room of the next save.
     """
-    return [name for name in held if name.save != resumed and name.save.round < round_number]
+    present = (round_number, opening)
+    return [name for name in held if name.save != resumed and (name.save.round, name.save.opening) < present]
 
 
 def replaced(held: Iterable[PieceName], kept: Sequence[PieceName], piece: PieceName) -> list[PieceName]:

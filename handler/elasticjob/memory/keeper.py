@@ -58,7 +58,7 @@ class Keeper:
         self._changed = threading.Condition()
         self._shelf = Shelf()
         self._round = Round("", 0)
-        self._began = time.monotonic()
+        self._began, self._openings = time.monotonic(), 0
         self._complete: Save | None = None
         self._all_stay = False
         self._off = ""
@@ -73,7 +73,7 @@ class Keeper:
         """The agent has entered a round: from now on it takes pieces of no other. Returns the round's key."""
         with self._changed:
             self._round, self._complete, self._all_stay = Round(job, number), None, False
-            self._began = time.monotonic()
+            self._began, self._openings = time.monotonic(), 0
             self._waiting.clear()
             self._shelf.free_spare()
             self._shelf.lent.clear()
@@ -127,6 +127,14 @@ class Keeper:
     def enter(self, line: bytes) -> Round:
         """The round of a worker that has said this key. Raises RefusedError."""
         return self._present(line.decode("ascii", "replace"))
+
+    def open(self, key: str) -> int:
+        """A worker has opened its checkpoints: a number that is greater than all before in this round. Raises
+        RefusedError."""
+        with self._changed:
+            self._present(key)
+            self._openings += 1
+            return self._openings
 
     def check_present(self, key: str) -> None:
         """Raises RefusedError if the round of this key is over."""
@@ -235,14 +243,15 @@ class Keeper:
             raise RefusedError(f"{held.name} is in another pod, and this one takes nothing from others")
         return self._fetched.get(epoch, held, address, members.token)
 
-    def resumed(self, key: str, save: Save | None) -> None:
-        """All ranks have resumed, from this save in memory or (None) from elsewhere: let go of the rest."""
+    def resumed(self, key: str, save: Save | None, opening: int) -> None:
+        """All ranks have resumed, from this save in memory or (None) from elsewhere: let go of the rest. They
+        save with this ``opening``."""
         with self._changed:
             number = self._present(key).number
             self._fetched.forget()
             if save is None and self._off:
                 self._shelf.clear()
-            self._shelf.drop(decide.left_over(self._shelf.names(), save, number), number)
+            self._shelf.drop(decide.left_over(self._shelf.names(), save, number, opening), number)
 
     # -- other members -----------------------------------------------------------------------------------
 
@@ -309,6 +318,8 @@ class Keeper:
                 if self._closed:
                     return None
                 piece = self._waiting.pop(0)
+                if self._shelf.pieces.get(piece.name) is not piece:
+                    continue  # it was let go of
                 try:
                     descriptor = os.dup(piece.descriptor)
                     break

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+from typing import Any
 
 from elasticjob.memory import wire
 
@@ -51,7 +52,7 @@ class Link:
             if sock is not None:
                 sock.close()
 
-    def _opened(self, sock: socket.socket, where: object, token: str) -> socket.socket:
+    def _opened(self, sock: socket.socket, where: Any, token: str) -> socket.socket:
         with self._lock:
             self._sock = sock
         self._check()

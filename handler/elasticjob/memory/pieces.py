@@ -1,7 +1,7 @@
 """The names of pieces and of the saves that they belong to. Pure.
 
-A piece never changes once it has its name: a rank saves a step once in a round, and a round has one number of
-ranks. So pieces of the same name are equal, wherever they are held.
+A piece never changes once it has its name: a rank saves a step once after it has opened its checkpoints, and
+a round has one number of ranks. So pieces of the same name are equal, wherever they are held.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ from typing import Any, NamedTuple
 
 
 class Save(NamedTuple):
-    """One save of all ranks. A greater one is newer: the round comes before the step, so nothing that an
-    earlier round has saved is newer than what a later one has."""
+    """One save of all ranks. A greater one is newer: round and opening come before the step, so nothing that
+    an earlier round has saved is newer than what a later one has."""
 
     generation: int
     """How many jobs have used the folder of checkpoints, as in ``elasticjob.checkpoint.records.Token``."""
     round: int
+    opening: int
+    """A script may open its checkpoints again in the same round, and save the same step of another state:
+    then this number is greater."""
     step: int
     world: int
     """The number of ranks, and of pieces."""
@@ -46,14 +49,14 @@ class PieceName(NamedTuple):
 
 def parse(fields: Any) -> PieceName:
     """The name from its fields. Raises ValueError if they are something else."""
-    if not isinstance(fields, Sequence) or len(fields) != 7:
-        raise ValueError(f"{fields!r:.200} is no name of a piece: expected 7 fields")
+    if not isinstance(fields, Sequence) or len(fields) != 8:
+        raise ValueError(f"{fields!r:.200} is no name of a piece: expected 8 fields")
     job, folder, *numbers = fields
     if not (isinstance(job, str) and isinstance(folder, str)):
         raise ValueError(f"{fields!r:.200} is no name of a piece: expected job and folder as text")
     if not all(type(number) is int and 0 <= number < 2**53 for number in numbers):
         raise ValueError(f"{fields!r:.200} is no name of a piece: expected whole numbers from 0 on")
-    save, rank = Save(*numbers[:4]), numbers[4]
+    save, rank = Save(*numbers[:5]), numbers[5]
     if rank >= save.world:
         raise ValueError(f"{fields!r:.200} is no name of a piece: expected a rank below {save.world}")
     return PieceName(job, folder, save, rank)

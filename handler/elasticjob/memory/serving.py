@@ -46,7 +46,8 @@ class ForWorkers:
         key = present.key
         lent: set[int] = set()
         try:
-            wire.send(sock, {"round": present.number, "job": present.job})
+            opening = self._keeper.open(key)
+            wire.send(sock, {"round": present.number, "job": present.job, "opening": opening})
             while True:
                 message, descriptors = wire.receive_with_descriptors(sock)
                 try:
@@ -55,8 +56,8 @@ class ForWorkers:
                     wire.send(sock, {"refused": str(error)})
                 finally:
                     wire.close_all(descriptors)
-        except ConnectionError:
-            return  # the worker has ended
+        except (ConnectionError, RefusedError):
+            return  # the worker has ended, or its round
         finally:
             self._keeper.take_back(lent)
 
@@ -95,7 +96,7 @@ class ForWorkers:
             held = Held(parse(message["name"]), _size(message), int(message["crc32"]), own=False)
             _hand_over(sock, {}, keeper.fetch(key, held, str(message["address"])))
         elif what == "resumed":
-            keeper.resumed(key, _save(message["save"]))
+            keeper.resumed(key, _save(message["save"]), int(message["opening"]))
             wire.send(sock, {})
         else:
             raise ValueError(f"a worker asks for {what!r:.80}, which is not known here")

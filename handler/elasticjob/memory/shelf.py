@@ -100,12 +100,12 @@ class Shelf:
 
     def drop(self, names: Iterable[PieceName], reused_of_round: int) -> None:
         """Let pieces go. The buffers of those that this round has saved are used again; a process of a former
-        round may still have mapped the others."""
+        round may still have mapped the others, and one that is being copied may not change."""
         for name in names:
             piece = self.pieces.pop(name, None)
             if piece is None:
                 continue
-            if name.save.round == reused_of_round:
+            if name.save.round == reused_of_round and piece.ended is not None:
                 self.give_back(piece.descriptor, own=piece.own)
             else:
                 os.close(piece.descriptor)

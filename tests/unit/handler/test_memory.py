@@ -104,7 +104,7 @@ def test_what_is_saved_in_a_round_can_be_loaded_in_the_next(leases: Leases, star
     assert os.environ[MEMORY_AGENT_ENV] in {memory_of(handler).where for handler in handlers.values()}
     worker = worker_of(handlers["a"])
     assert (worker.round, worker.job) == (1, "uid")
-    name = PieceName("uid", "f", Save(1, 1, 7, 1), 0)
+    name = PieceName("uid", "f", Save(1, 1, 1, 7, 1), 0)
     save(worker, name)
     assert copied(worker, name) == ""
     leases.publish(broken(record))
@@ -122,7 +122,7 @@ def test_what_is_saved_in_a_round_can_be_loaded_in_the_next(leases: Leases, star
 def test_the_end_of_the_handler_frees_everything(leases: Leases, start: Start) -> None:
     handler = start("a", memory=LIMIT)
     joined(leases, 1, {"a": handler})
-    save(worker_of(handler), PieceName("uid", "f", Save(1, 1, 7, 1), 0))
+    save(worker_of(handler), PieceName("uid", "f", Save(1, 1, 1, 7, 1), 0))
     memory = memory_of(handler)
     handler.shutdown()
     assert memory._service is not None
@@ -175,7 +175,7 @@ def test_members_copy_among_themselves_if_one_does_not_meet_them(
     assert (met["a"].partner, met["c"].partner) == (met["c"].address, met["a"].address)
     assert "1 of 3 members have no copies" in caplog.text
     assert "group ranks 1" in caplog.text
-    worker, name = worker_of(handlers["a"]), PieceName("uid", "f", Save(1, 1, 7, 1), 0)
+    worker, name = worker_of(handlers["a"]), PieceName("uid", "f", Save(1, 1, 1, 7, 1), 0)
     save(worker, name)
     assert copied(worker, name) == ""
     assert worker.state_of(name).copied
@@ -190,7 +190,7 @@ def test_members_wait_for_a_leader_that_says_nothing_for_a_while_and_save_withou
     joined(leases, 1, handlers)
     assert "the leader has not said where copies go" in members_of(handlers["b"]).alone
     assert "its memory checkpoints have no copies: the leader has not said" in caplog.text
-    worker, name = worker_of(handlers["b"]), PieceName("uid", "f", Save(1, 1, 7, 1), 0)
+    worker, name = worker_of(handlers["b"]), PieceName("uid", "f", Save(1, 1, 1, 7, 1), 0)
     save(worker, name)
     assert copied(worker, name) == ""
     found = worker.state_of(name)
@@ -233,7 +233,7 @@ def test_after_an_oom_kill_here_the_memory_is_freed_before_the_next_workers_star
     memory = alone(lambda: kills[0])
     try:
         memory.begin(member(1))
-        save(Agent(memory.where), PieceName("uid", "f", Save(1, 1, 7, 1), 0))
+        save(Agent(memory.where), PieceName("uid", "f", Save(1, 1, 1, 7, 1), 0))
         kills[0] = 1
         memory.begin(member(2))
         assert memory._service is not None
@@ -262,7 +262,7 @@ def test_an_agent_that_cannot_meet_the_others_holds_what_its_workers_save(
     try:
         memory.begin(member(1))
         memory.meet(member(1))
-        worker, name = Agent(memory.where), PieceName("uid", "f", Save(1, 1, 7, 1), 0)
+        worker, name = Agent(memory.where), PieceName("uid", "f", Save(1, 1, 1, 7, 1), 0)
         save(worker, name)
         assert copied(worker, name) == ""
         assert [held.name for held in worker.inventory().held] == [name]

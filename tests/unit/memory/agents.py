@@ -78,7 +78,7 @@ def begin(number: int, *pods: Pod) -> None:
 
 
 def name_of(number: int, step: int, rank: int = 0, world: int = 1) -> PieceName:
-    return PieceName(JOB, "f", Save(1, number, step, world), rank)
+    return PieceName(JOB, "f", Save(1, number, 1, step, world), rank)
 
 
 def held_of(name: PieceName, size: int = SIZE) -> Held:

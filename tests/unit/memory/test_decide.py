@@ -14,7 +14,7 @@ from elasticjob.memory.pieces import Held, Inventory, PieceName, Save, parse
 
 
 def name(rank: int, world: int = 2, step: int = 10, round_number: int = 1, folder: str = "f") -> PieceName:
-    return PieceName("job", folder, Save(1, round_number, step, world), rank)
+    return PieceName("job", folder, Save(1, round_number, 1, step, world), rank)
 
 
 def agent(number: int, *names: PieceName, own: bool = True) -> Inventory:
@@ -44,6 +44,16 @@ def test_pieces_of_two_saves_do_not_make_one() -> None:
     assert resumable(agent(0, name(0, step=10)), agent(1, name(1, step=11))) == []
     assert resumable(agent(0, name(0)), agent(1, name(1, round_number=2))) == []
     assert resumable(agent(0, name(0, world=2)), agent(1, name(1, world=3))) == []
+
+
+def test_what_was_saved_after_opening_the_checkpoints_again_is_newer_and_does_not_mix() -> None:
+    """A script that opens them twice in one round may save another state at the same step."""
+    early, late = name(0), name(1)._replace(save=name(1).save._replace(opening=2))
+    assert resumable(agent(0, early), agent(1, late)) == []
+    both = [early, name(1), late._replace(rank=0), late._replace(save=late.save._replace(step=9))]
+    assert resumable(agent(0, *both), agent(1, late)) == [late.save, early.save]
+    assert decide.left_over([early, late], None, 1, 2) == [early]
+    assert decide.left_over([early, late], early.save, 1, 2) == []
 
 
 def test_pieces_of_another_folder_do_not_count() -> None:
@@ -90,8 +100,8 @@ def test_what_is_older_than_a_complete_save_may_go() -> None:
 
 def test_after_a_resume_only_what_was_loaded_is_left_of_former_rounds() -> None:
     held = [name(0, step=s, round_number=r) for r, s in ((1, 50), (2, 10), (2, 11), (3, 12))]
-    assert decide.left_over(held, held[1].save, 3) == [held[0], held[2]]
-    assert decide.left_over(held, None, 3) == held[:3]
+    assert decide.left_over(held, held[1].save, 3, 1) == [held[0], held[2]]
+    assert decide.left_over(held, None, 3, 1) == held[:3]
 
 
 def test_a_copy_goes_when_its_piece_was_written_over() -> None:
@@ -100,7 +110,7 @@ def test_a_copy_goes_when_its_piece_was_written_over() -> None:
     assert decide.replaced([complete, failed, *others], [complete, new], new) == [failed]
 
 
-saves = st.builds(Save, st.just(1), st.integers(1, 3), st.integers(0, 4), st.just(2))
+saves = st.builds(Save, st.just(1), st.integers(1, 3), st.integers(1, 2), st.integers(0, 4), st.just(2))
 pieces = st.builds(PieceName, st.just("job"), st.just("f"), saves, st.integers(0, 1))
 
 
@@ -119,7 +129,7 @@ def test_what_training_resumed_from_and_what_is_newest_are_never_let_go(
     held: list[PieceName], save: Save
 ) -> None:
     assert all(one.save < save for one in decide.superseded(held, save))
-    assert not any(one.save == save or one.save.round >= 4 for one in decide.left_over(held, save, 4))
+    assert not any(one.save == save or one.save.round >= 4 for one in decide.left_over(held, save, 4, 1))
 
 
 # -- where copies go ---------------------------------------------------------------------------------------
@@ -185,13 +195,13 @@ def test_a_name_survives_the_way_over_the_network() -> None:
         None,
         [],
         "job",
-        ["j", "f", 1, 1, 1, 2],
-        ["j", 5, 1, 1, 1, 2, 0],
-        ["j", "f", 1, 1, -1, 2, 0],
-        ["j", "f", 1, 1, True, 2, 0],
-        ["j", "f", 1, 1, 1, 2, 2],
-        ["j", "f", 1, 1, 2**53, 2, 0],
-        ["j", "f", 1, 1, 1.0, 2, 0],
+        ["j", "f", 1, 1, 1, 1, 2],
+        ["j", 5, 1, 1, 1, 1, 2, 0],
+        ["j", "f", 1, 1, 1, -1, 2, 0],
+        ["j", "f", 1, 1, 1, True, 2, 0],
+        ["j", "f", 1, 1, 1, 1, 2, 2],
+        ["j", "f", 1, 1, 1, 2**53, 2, 0],
+        ["j", "f", 1, 1, 1, 1.0, 2, 0],
     ],
 )
 def test_what_is_no_name_is_refused(fields: object) -> None:

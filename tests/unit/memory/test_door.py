@@ -90,7 +90,7 @@ def test_what_follows_the_line_at_once_is_read(pods: MakePod) -> None:
     pod = pods()
     begin(1, pod)
     with stranger(pod) as sock:
-        message = b'{"what": "get", "name": ["job", "f", 1, 1, 1, 1, 0]}'
+        message = b'{"what": "get", "name": ["job", "f", 1, 1, 1, 1, 1, 0]}'
         sock.sendall(b"token of 1\n" + wire.LENGTH.pack(len(message)) + message)
         assert "refused" in wire.receive(sock)
 

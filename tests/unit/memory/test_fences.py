@@ -32,7 +32,7 @@ def test_a_worker_left_behind_by_an_earlier_round_is_refused(pods: MakePod) -> N
     assert "round is over" in refusal(lambda: zombie.take(name_of(1, 5), SIZE, descriptor))
     assert "round is over" in refusal(lambda: zombie.take(name_of(2, 5), SIZE, descriptor))
     assert "round is over" in refusal(lambda: zombie.lend(SIZE, None, ()))
-    assert "round is over" in refusal(lambda: zombie.resumed(None))
+    assert "round is over" in refusal(lambda: zombie.resumed(None, 1))
     os.close(descriptor)
     assert pod.held() == []
 
@@ -213,7 +213,7 @@ def test_what_a_cut_off_pod_has_saved_alone_is_older_than_what_a_later_round_has
 
     found = decide.candidates([pod.worker().inventory() for pod in (other, cut_off)], "f")
 
-    assert [one.save for one in found] == [Save(1, 2, 101, 2), Save(1, 1, 103, 2)]
+    assert [one.save for one in found] == [Save(1, 2, 1, 101, 2), Save(1, 1, 1, 103, 2)]
 
 
 # -- 6: a new round writes into no memory of an earlier one ------------------------------------------------
@@ -233,7 +233,7 @@ def test_buffers_are_used_again_in_a_round_and_not_in_the_next(pods: MakePod) ->
     mapped = os.dup(worker.lend(SIZE, name_of(1, 6).save, ()))  # a worker that hangs there keeps it
     begin(2, pod)
     new = pod.worker()
-    new.resumed(name_of(1, 6).save)
+    new.resumed(name_of(1, 6).save, 1)
     later = {save(new, name_of(2, 7)), save(new, name_of(2, 8), complete=name_of(2, 7).save)}
     assert later.isdisjoint({*used, os.fstat(mapped).st_ino})
     os.close(mapped)

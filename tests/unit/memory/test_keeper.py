@@ -58,7 +58,7 @@ def test_crash_after_crash_the_room_of_four_pieces_is_enough(pods: MakePod, inco
         workers = [a.worker(), b.worker()]
         for worker in workers:
             worker.inventory()
-            worker.resumed(newest)
+            worker.resumed(newest, 1)
         last = 1 if number % 3 == 0 else 4
         for at in range(1, last + 1):
             assert step(workers, number, at, complete=at - 1) == ["", ""]
@@ -155,6 +155,29 @@ def test_a_partner_that_fails_again_and_again_is_left_alone_for_a_while(
     assert worker.state_of(name_of(1, 6)).copied
 
 
+def test_each_opening_of_a_round_has_a_greater_number(pods: MakePod) -> None:
+    pod = pods()
+    begin(1, pod)
+    first, second = pod.worker(), pod.worker()
+    assert first.opening < second.opening
+
+
+def test_the_buffer_of_a_piece_that_is_being_copied_is_not_used_again(pods: MakePod) -> None:
+    """It was let go of meanwhile: what is written there next would be sent under its name."""
+    pod, other = pods(), pods()
+    pod.enter(1)
+    worker = pod.worker()
+    early = save(worker, name_of(1, 3))
+    worker.resumed(None, 2)
+    later = name_of(1, 4)._replace(save=name_of(1, 4).save._replace(opening=2))
+    assert save(worker, later) != early
+    other.enter(1)
+    other.meet("token")
+    pod.meet("token", other.address)
+    assert copied(worker, later) == ""
+    assert other.held() == ["(1.4.0)"]
+
+
 def test_what_was_written_over_is_let_go_of_by_the_partner_too(pods: MakePod) -> None:
     a, b = pods(), pods()
     begin(1, a, b)
@@ -184,7 +207,7 @@ def test_a_piece_of_another_pod_is_got_once_for_all_workers_of_the_agent(pods: M
 
     assert len({os.fstat(one).st_ino for one in descriptors}) == 1
     assert [content(one) for one in descriptors] == [{3}, {3}]
-    first.resumed(None)
+    first.resumed(None, 1)
     assert b.keeper._fetched._pieces == {}
 
 
@@ -249,7 +272,7 @@ def test_switched_off_it_takes_nothing_more_and_what_is_there_can_be_resumed_fro
     begin(2, a, b)
     worker = b.worker()
     assert {held.name for held in worker.inventory().held} == {name_of(1, 3, rank, 2) for rank in (0, 1)}
-    worker.resumed(None)
+    worker.resumed(None, 1)
     assert b.held() == []
 
 

@@ -1,9 +1,11 @@
-"""When what is in memory is enough to stop training for a change of size: one rank, real agents."""
+"""Saves of one rank to real agents: what is enough to stop training, and whose state is loaded."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +13,8 @@ import torch
 from elasticjob.checkpoint.memory import MemoryTier
 from elasticjob.checkpoint.ranks import Ranks
 from elasticjob.checkpoint.records import Token
+from elasticjob.checkpoint.trust import Planner
+from elasticjob.memory.decide import Candidate
 from tests.unit.memory.agents import Pod, begin
 
 MakePod = Callable[..., Pod]
@@ -23,11 +27,73 @@ def test_it_is_enough_if_all_pods_stay_and_another_one_has_a_copy(
     """A new pod gets nothing from one that has no network, and a pod may be lost while it starts."""
     pod, other = pods(network=copies > 0), pods()
     begin(1, *[pod, other][: 1 + copies])
-    tier = MemoryTier(pod.worker(), Ranks(60), Token(1, 1), str(tmp_path))
+    tier = MemoryTier(pod.worker(), Ranks(60), Token(1, 1), str(tmp_path), 1)
     assert not tier.is_enough(0, 60), "nothing is saved yet"
     assert tier.save(7, {"weights": torch.arange(5)})
     if stay:
         pod.keeper.all_stay(1)
     assert tier.is_enough(7, 60) == enough
     assert not tier.is_enough(8, 60), "another step"
+    tier.close()
+
+
+# -- whose state it is -------------------------------------------------------------------------------------
+
+
+def opened(pod: Pod, path: Path) -> MemoryTier:
+    """As a script opens its checkpoints."""
+    worker = pod.worker()
+    return MemoryTier(worker, Ranks(60), Token(1, 1), str(path), worker.opening)
+
+
+def state(number: int) -> dict[str, Any]:
+    return {"weights": torch.full((100,), number)}
+
+
+def loaded(tier: MemoryTier, candidate: Candidate) -> int | str:
+    """The number of the state that was loaded, or why none was."""
+    target = state(0)
+    found = tier.load(target, candidate, Planner(False))
+    return found if isinstance(found, str) else int(target["weights"].unique())
+
+
+def save_all(tier: MemoryTier, *steps: int, plus: int = 0) -> None:
+    for step in steps:
+        assert tier.save(step, state(step + plus))
+        tier.await_copies(60)
+
+
+def test_a_script_that_opens_its_checkpoints_twice_in_a_round_mixes_no_states(
+    pods: MakePod, tmp_path: Path
+) -> None:
+    """The same steps of another state: they have other names, the later opening is newer, and what the first
+    one has saved makes room."""
+    pod = pods()
+    begin(1, pod)
+    first = opened(pod, tmp_path)
+    save_all(first, 1, 2, 3)
+    first.close()
+    second = opened(pod, tmp_path)
+    assert [loaded(second, one) for one in second.candidates()] == [3, 2]
+    second.resumed(None)
+    save_all(second, 1, 2, plus=100)
+    found = second.candidates()
+    assert [(one.save.step, loaded(second, one)) for one in found] == [(2, 102), (1, 101)]
+    second.close()
+
+
+def test_a_piece_in_the_place_of_another_one_is_refused_though_its_checksum_is_right(
+    pods: MakePod, tmp_path: Path
+) -> None:
+    pod = pods()
+    begin(1, pod)
+    tier = opened(pod, tmp_path)
+    save_all(tier, 1, 2)
+    older, newer = sorted(pod.keeper._shelf.pieces.values(), key=lambda piece: piece.name)
+    assert older.size == newer.size
+    os.pwrite(newer.descriptor, os.pread(older.descriptor, older.size, 0), 0)
+    newer.crc32 = older.crc32
+    (second, first) = tier.candidates()
+    assert "is in the place of rank 0's piece of step 2" in str(loaded(tier, second))
+    assert loaded(tier, first) == 1
     tier.close()
