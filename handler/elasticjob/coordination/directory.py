@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elasticjob.api.auth_errors import AuthErrors
-from elasticjob.api.errors import ApiError
+from elasticjob.api.errors import ApiError, Forbidden
 from elasticjob.api.listing import Change, HttpListApi
 from elasticjob.core.pauses import exponential
 
@@ -34,16 +34,24 @@ class Seen:
 
 
 class Directory:
-    """Calls ``notify`` from its thread after each change. ``what`` is for the log."""
+    """Calls ``notify`` from its thread after each change. ``what`` is for the log, and names its requests in
+    ``auth_errors``."""
 
-    def __init__(self, api: HttpListApi, follow: Follow, what: str, notify: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        api: HttpListApi,
+        follow: Follow,
+        what: str,
+        notify: Callable[[], None],
+        auth_errors: AuthErrors | None = None,
+    ) -> None:
         self._api, self._follow, self._what, self._notify = api, follow, what, notify
         self._lock = threading.Lock()
         self._objects: dict[str, Seen] | None = None
         self._deleted: dict[str, str] = {}
         self._asked = 0.0
         self._stopped = threading.Event()
-        self.auth_errors = AuthErrors()
+        self.auth_errors = auth_errors or AuthErrors()
         self.last_error = ""
         threading.Thread(target=self._run, name=f"elasticjob-{what}", daemon=True).start()
 
@@ -51,6 +59,11 @@ class Directory:
         """End the thread."""
         self._stopped.set()
         self._api.stop()
+
+    @property
+    def refused(self) -> bool:
+        """Whether it may not list or not watch; it asks on."""
+        return self.auth_errors.seconds(Forbidden, self._what) > 0
 
     def list_again(self) -> None:
         """Give the watch up: until the objects are listed again they are not known."""
@@ -82,8 +95,9 @@ class Directory:
                     if self._stopped.is_set():
                         return
                     failures = 0
-                    self.auth_errors.record(None)
-                    self.last_error = ""
+                    if not isinstance(item, list):  # it may list, but perhaps it may not watch
+                        self.auth_errors.record(None, self._what)
+                        self.last_error = ""
                     if item is not None:
                         self._take(item)
                         self._notify()
@@ -100,7 +114,7 @@ class Directory:
     def _failed(self, error: ApiError) -> None:
         with self._lock:
             self._objects = None  # who is silent, and who is gone, starts again with the next list
-        self.auth_errors.record(error)
+        self.auth_errors.record(error, self._what)
         self.last_error = str(error)
         logger.debug("%s: %s", self._what, error)
         self._notify()

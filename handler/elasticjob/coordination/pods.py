@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from elasticjob.api.errors import Forbidden
 from elasticjob.api.listing import HttpListApi
 from elasticjob.coordination.directory import Directory, Seen
 from elasticjob.coordination.reading import controller_of, ended_well, pod_end
@@ -99,7 +98,7 @@ class Pods:
 
     def _check(self) -> None:
         one = self._one[1] if self._one is not None else None
-        if any(d is not None and d.auth_errors.seconds(Forbidden) > 0 for d in (self._all, one)):
+        if any(d is not None and d.refused for d in (self._all, one)):
             self._refused = True
             self.rest()
             logger.info(

@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from elasticjob.api.auth_errors import AuthErrors
-from elasticjob.api.errors import ApiError, Conflict, Forbidden, NotFound, Unauthorized
+from elasticjob.api.errors import ApiError, Conflict, Forbidden, NotFound
 from elasticjob.api.leases import Lease
 from elasticjob.api.listing import HttpListApi
 from elasticjob.contract import names
@@ -66,8 +65,11 @@ class PeerSource:
         self._leases: Directory | None = None
         self._pods = Pods(run.name, me, open_api, self._poke)
         self._ports = Ports(self._poke)
-        self._own_errors = AuthErrors()
-        self._own_error = ""
+        self.auth_errors = self._watch.auth_errors
+        """Those of all its requests, by the right that they need."""
+        self._own_errors = {"read": "", "write": ""}
+        self._owned = True
+        """Whether the round Lease gets an owner."""
         self._logged = ""
         self._thread = threading.Thread(target=self._coordinate, name="elasticjob-peers", daemon=True)
 
@@ -110,21 +112,11 @@ class PeerSource:
         raise RecordError("round record: the members' ids are missing")
 
     @property
-    def auth_errors(self) -> AuthErrors:
-        """Those of the requests that have been refused for longest."""
-        leases = self._leases
-        found = [
-            self._watch.auth_errors,
-            self._own_errors,
-            *([leases.auth_errors] if leases is not None else []),
-        ]
-        return max(found, key=lambda errors: errors.seconds(Forbidden) + errors.seconds(Unauthorized))
-
-    @property
     def last_error(self) -> str:
         """The text of the last error; "" while there is none."""
         leases = self._leases
-        return self._own_error or self._watch.last_error or (leases.last_error if leases is not None else "")
+        own = self._own_errors["write"] or self._own_errors["read"]
+        return own or self._watch.last_error or (leases.last_error if leases is not None else "")
 
     # -- what it hears -------------------------------------------------------------------------------------
 
@@ -169,8 +161,8 @@ class PeerSource:
         seat = self._seat
         if seat.needs_sight and self._leases is None:
             follow = lambda api: api.follow_leases(RUN_LABEL, self._run.name)  # noqa: E731
-            self._leases = Directory(self._open_api(), follow, "leases", self._poke)
-        elif not seat.needs_sight and self._leases is not None:
+            self._leases = Directory(self._open_api(), follow, "leases", self._poke, self.auth_errors)
+        elif not seat.needs_sight and self._leases is not None and not self._leases.refused:
             self._leases.stop()
             self._leases = None
         if seat.needs_sight:
@@ -204,6 +196,7 @@ class PeerSource:
             with self._condition:
                 self._condition.wait_for(lambda: self._poked, step.seconds)
             return
+        what = "write" if isinstance(step, Write) else "read"
         try:
             if isinstance(step, Write):
                 self._write(step)
@@ -215,15 +208,15 @@ class PeerSource:
             elif isinstance(step, TryPort):
                 self._try_port(step.pod)
         except ApiError as error:
-            self._own_errors.record(error)
-            self._own_error = str(error)
+            self.auth_errors.record(error, what)
+            self._own_errors[what] = str(error)
             logger.debug("Lease %s: %s", self._name, error)
             pause = max(random.uniform(*PAUSE_SECONDS), error.retry_after)
             with self._condition:
                 self._seat.hear_nothing(time.monotonic(), pause)
         else:
-            self._own_errors.record(None)
-            self._own_error = ""
+            self.auth_errors.record(None, what)
+            self._own_errors[what] = ""
 
     def _write(self, step: Write) -> None:
         """Raises ApiError; a conflict is an answer."""
@@ -251,12 +244,21 @@ class PeerSource:
 
     def _patch(self, step: Write) -> Lease:
         metadata: dict[str, Any] = {"resourceVersion": step.version, **names.UNTRACKED}
-        controller = self._pods.controller(self._run.id)
-        if controller is not None:
-            metadata["ownerReferences"] = [controller]
         holder = "" if step.release else str(self._me)
         body = round_body(step.settled, step.waiting, holder, step.transitions, metadata)
-        return self._api.patch(self._name, body)
+        controller = self._pods.controller(self._run.id) if self._owned else None
+        if controller is None:
+            return self._api.patch(self._name, body)
+        try:
+            return self._api.patch(
+                self._name, {**body, "metadata": {**body["metadata"], "ownerReferences": [controller]}}
+            )
+        except Forbidden as error:
+            self._owned = False
+            logger.info(
+                "Lease %s gets no owner, so that it stays when its Job is gone: %s", self._name, error
+            )
+            return self._api.patch(self._name, body)
 
     def _read(self) -> None:
         try:

@@ -1,0 +1,190 @@
+"""The thread that coordinates, with Leases in memory: what it does about requests that are refused."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from devcluster.wait import wait_for
+from elasticjob.api.errors import ApiError, Conflict, Forbidden
+from elasticjob.api.leases import Lease
+from elasticjob.api.listing import HttpListApi
+from elasticjob.contract import names
+from elasticjob.contract.limits import Limits
+from elasticjob.contract.participant_record import ParticipantRecord
+from elasticjob.coordination.reading import read_round
+from elasticjob.coordination.source import PeerSource
+from elasticjob.peers.records import PeerRecord
+from elasticjob.peers.round_lease import Identity
+from elasticjob.peers.run import PEER_ANNOTATION, Run, round_lease
+from elasticjob.peers.settled import Settled
+from tests.unit.memory_api import Leases, MemoryApi
+
+RUN, ME = Run("mnist", "run-1", 1, 1), Identity("pod-0", "uid-0")
+NAME = round_lease(RUN.name)
+JOB = {"apiVersion": "batch/v1", "kind": "Job", "name": "mnist", "uid": RUN.id, "controller": True}
+Refuse = Callable[[str, Mapping[str, Any]], ApiError | None]
+
+
+@dataclass
+class Server:
+    """The Leases, and what is refused: ``refuse`` gets the verb and what is written."""
+
+    leases: Leases = field(default_factory=Leases)
+    refuse: Refuse = lambda *_: None
+    written: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
+
+    def allow(self, verb: str, body: Mapping[str, Any] = {}) -> None:
+        self.written.append((verb, body))
+        error = self.refuse(verb, body)
+        if error is not None:
+            raise error
+
+    def asked(self, verb: str) -> int:
+        return sum(one == verb for one, _ in self.written)
+
+
+class Api(MemoryApi):
+    """``HttpListApi`` on a ``Server``; the one pod is that of a Job."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(server.leases)
+        self._server = server
+
+    def create(self, lease: Mapping[str, Any]) -> Lease:
+        self._server.allow("create", lease)
+        name = lease["metadata"]["name"]
+        if name in self._server.leases.leases:
+            raise Conflict("it exists", 409)
+        return self._write(name, lease)
+
+    def patch(self, name: str, patch: Mapping[str, Any]) -> Lease:
+        self._server.allow("patch", patch)
+        lease = super().patch(name, patch)
+        released = patch["spec"]["holderIdentity"] is None
+        return self._leases.put(name, {}, "another") if released else lease
+
+    def follow_leases(self, label: str, value: str) -> Iterator[list[Mapping[str, Any]] | None]:
+        del label, value
+        self._server.allow("list")
+        yield [body(name, lease) for name, lease in self._server.leases.leases.items()]
+        self._server.allow("watch")
+        while not self._stopped:
+            yield None
+            with self._leases.changed:
+                self._leases.changed.wait(0.2)
+
+    def follow_pods(self, label: str, value: str) -> Iterator[list[Mapping[str, Any]] | None]:
+        del label, value
+        yield [{"metadata": {"name": ME.pod, "uid": ME.uid, "ownerReferences": [JOB]}}]
+        while not self._stopped:
+            yield None
+            with self._leases.changed:
+                self._leases.changed.wait(0.2)
+
+    follow_pod = follow_pods
+
+
+def body(name: str, lease: Lease) -> dict[str, Any]:
+    metadata = {"name": name, "resourceVersion": lease.resource_version, "annotations": lease.annotations}
+    return {"metadata": metadata, "spec": {"holderIdentity": lease.holder}}
+
+
+@pytest.fixture
+def server() -> Server:
+    """This participant has announced itself."""
+    made = Server()
+    record = ParticipantRecord("id-1", "Joining", "10.0.0.1:1", seen_job_uid=RUN.id)
+    peer = PeerRecord(RUN.id, 0, 1, 1)
+    made.leases.put(
+        ME.pod, {names.PARTICIPANT_ANNOTATION: record.dump(), PEER_ANNOTATION: peer.dump()}, ME.uid
+    )
+    return made
+
+
+@pytest.fixture
+def source(server: Server) -> Iterator[PeerSource]:
+    made = PeerSource(RUN, ME, 0, Limits(), lambda: cast(HttpListApi, Api(server)), lambda _: None)
+    made.said({"participant": server.leases.leases[ME.pod].annotations[names.PARTICIPANT_ANNOTATION]})
+    yield made
+    made.stop()
+
+
+def in_a_round(server: Server) -> bool:
+    lease = server.leases.leases.get(NAME)
+    if lease is None:
+        return False
+    seen = read_round(lease)
+    return Settled.parse(seen.record, seen.state).state.active
+
+
+def until(found: Callable[[], bool], what: str) -> None:
+    wait_for(found, 60, what, interval=0.01)
+
+
+def test_the_job_owns_the_round_lease(server: Server, source: PeerSource) -> None:
+    source.start()
+    until(lambda: in_a_round(server), "a round begins")
+    owned = [one["metadata"].get("ownerReferences") for verb, one in server.written if verb == "patch"]
+    assert owned[0] == [{key: JOB[key] for key in ("apiVersion", "kind", "name", "uid")}]
+
+
+def test_where_owners_may_not_be_changed_the_round_lease_has_none(
+    server: Server, source: PeerSource, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The admission plugin OwnerReferencesPermissionEnforcement, as OpenShift has it: 403 to each PATCH that
+    adds one, because pods may not delete Leases."""
+
+    def refuse(verb: str, written: Mapping[str, Any]) -> ApiError | None:
+        owned = verb == "patch" and "ownerReferences" in written["metadata"]
+        return Forbidden("cannot set an ownerRef on a resource you can't delete", 403) if owned else None
+
+    server.refuse = refuse
+    caplog.set_level(logging.INFO)
+    source.start()
+    until(lambda: in_a_round(server), "a round begins")
+    assert sum("ownerReferences" in one["metadata"] for _, one in server.written if one) == 1
+    assert source.auth_errors.seconds(Forbidden) == 0
+    assert sum("can't delete" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_reads_that_are_allowed_say_nothing_of_writes_that_are_not(
+    server: Server, source: PeerSource
+) -> None:
+    server.refuse = lambda verb, _: Forbidden("leases is forbidden", 403) if verb == "patch" else None
+    source.start()
+    until(lambda: server.asked("patch") >= 2, "it is refused")
+    since = time.monotonic()
+    until(lambda: server.asked("patch") >= 5, "it is refused again")
+    assert source.auth_errors.seconds(Forbidden) >= time.monotonic() - since
+    assert "leases is forbidden" in source.last_error
+    source.auth_errors.forget()
+    server.refuse = lambda *_: None
+    until(lambda: in_a_round(server), "a round begins")
+    until(lambda: source.auth_errors.seconds(Forbidden) == 0 and source.last_error == "", "all is well")
+
+
+@pytest.mark.parametrize("verb", ["list", "watch"])
+def test_a_coordinator_that_may_not_list_knows_it_after_it_was_replaced(
+    server: Server, source: PeerSource, verb: str
+) -> None:
+    """It is replaced before ten seconds are over, which it takes to say so."""
+    server.refuse = lambda asked, _: Forbidden("leases is forbidden", 403) if asked == verb else None
+    source.start()
+    until(lambda: server.asked(verb) >= 2, "it is refused")
+    assert source.auth_errors.seconds(Forbidden) > 0
+    server.leases.put("pod-1", {}, "uid-1")
+    server.leases.put(NAME, {}, "pod-1_uid-1")
+    until(lambda: not source._seat.coordinates, "it was replaced")
+    asked = server.asked(verb)
+    until(lambda: server.asked(verb) > asked, "it asks on")
+    assert not source._seat.coordinates
+    assert source.auth_errors.seconds(Forbidden) > 0
+    assert "leases is forbidden" in source.last_error
+    server.refuse = lambda *_: None
+    until(lambda: source.auth_errors.seconds(Forbidden) == 0, "it may")
