@@ -32,6 +32,8 @@ class Table:
         self.live_pods: dict[str, str] | None = None
         self.unreadable: frozenset[str] = frozenset()
         self.suspects: frozenset[str] = frozenset()
+        self.older: frozenset[str] = frozenset()
+        self.others: dict[str, str] = {}
         self.last = Decision(self.settled)
         self._began: dict[WaitKey, float] = {}
         self._made = 0
@@ -93,6 +95,8 @@ class Table:
             self.gone,
             self.live_pods,
             suspects=self.suspects,
+            older=self.older,
+            others=self.others,
             round_age=self.now - self.round_began,
         )
         self.last = look(self.settled, sight, waits)
