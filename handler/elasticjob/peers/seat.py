@@ -267,6 +267,8 @@ class Seat:
             settled = made_again(newest, sure=False)
         if settled is None or settled.run != self.run.id:
             settled = self._first()
+        # the times of reports are by the clock of the coordinator before (P6)
+        settled = replace(settled, state=replace(settled.state, unreachable_reports=()))
         return Write(settled, version=lease.version, claim=why, transitions=lease.transitions + 1)
 
     def _replace_other_run(self, now: float, sight: Sight | None) -> Step:
