@@ -186,7 +186,8 @@ def _say(what: str, task: Task, outcome: Outcome) -> None:
     name = f"{task.backend} {task.variant}".strip()
     figure = f"{outcome.seconds:.3f} s" if outcome.seconds is not None else outcome.outcome
     requests = f", {outcome.requests:.2f} API requests each" if outcome.requests is not None else ""
-    print(f"{what:18} n={task.n:<4} {name:24} {figure}{requests}", flush=True)
+    used = "".join(f", {name} {value:.1f} ms" for name, value in outcome.processor.items())
+    print(f"{what:18} n={task.n:<4} {name:24} {figure}{requests}{used}", flush=True)
     if outcome.outcome != OK and outcome.detail:
         print(f"    {outcome.detail.strip().splitlines()[-1][:300]}", file=sys.stderr, flush=True)
 

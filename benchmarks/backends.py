@@ -38,6 +38,9 @@ class Session(Protocol):
     def settled(self) -> None:
         """Return when the round that was joined is in its steady state."""
 
+    def processes(self) -> Mapping[str, int]:
+        """Processes that the participants share, by name: `operator` and `apiserver`, if there are any."""
+
     def requests(self, since: float) -> int | None:
         """API requests that the participants have made for the round that was joined since then (wall-clock
         seconds), its reports included; None where there are none to count."""

@@ -153,10 +153,10 @@ def _weigh(breakdown: Breakdown, ours: K8s, workers: int, *, warm: bool) -> None
         start(torchruns, seat_of(session, 0, warm=warm), 0, workers)
         _await_run(torchruns, 0.0, workers, time.monotonic() + START_TIMEOUT_SECONDS)
         start(torchruns, seat_of(session, 1, warm=warm), 1, workers)
-        _await_call(torchruns.folder, "1")
+        await_call(torchruns.folder, "1")
         session.settled()
         if warm:
-            _await_warm([torchruns.folder / f"{index}.log" for index in range(2)])
+            await_warm([torchruns.folder / f"{index}.log" for index in range(2)])
         trains, stands_by = (torchruns.private_bytes(str(index)) / 2**20 for index in range(2))
     breakdown.memory.append(Memory(workers, warm, trains, stands_by))
     print(f"{MEMORY}, {breakdown.memory[-1]}", flush=True)
@@ -217,7 +217,7 @@ def _c10d(variant: str, n: int, *, standby: bool) -> Run:
         _await_run(torchruns, 0.0, n, time.monotonic() + START_TIMEOUT_SECONDS)
         if standby:
             start(torchruns, session.seat(n), n)
-            _await_call(torchruns.folder, str(n))
+            await_call(torchruns.folder, str(n))
         session.settled()
         killed = torchruns.kill(str(n - 1))
         if not standby:
@@ -231,10 +231,10 @@ def _standby_of_ours(ours: K8s, n: int, *, warm: bool = False) -> Run:
             start(torchruns, seat_of(session, index, warm=warm), index)
         _await_run(torchruns, 0.0, n, time.monotonic() + START_TIMEOUT_SECONDS)
         start(torchruns, seat_of(session, n, warm=warm), n)
-        _await_call(torchruns.folder, str(n))
+        await_call(torchruns.folder, str(n))
         session.settled()
         if warm:
-            _await_warm([torchruns.folder / f"{index}.log" for index in range(n + 1)])
+            await_warm([torchruns.folder / f"{index}.log" for index in range(n + 1)])
         marks = _Marks(ours.plane, session.job)
         killed = torchruns.kill(str(n - 1))
         session.lost(n - 1)
@@ -250,7 +250,7 @@ def _worker_killed(backend: Backend, n: int, workers: int, *, warm: bool = False
         _await_run(torchruns, 0.0, n * workers, time.monotonic() + START_TIMEOUT_SECONDS)
         session.settled()
         if warm:
-            _await_warm([torchruns.folder / f"{index}.log" for index in range(n)])
+            await_warm([torchruns.folder / f"{index}.log" for index in range(n)])
         memory = sum(torchruns.private_bytes(str(index)) for index in range(n)) / n / 2**20
         marks = None
         if isinstance(backend, K8s) and isinstance(session, K8sSession):
@@ -274,7 +274,7 @@ def _shrink_and_return(backend: K8s | C10d, n: int, *, warm: bool = False) -> tu
         _await_run(torchruns, 0.0, n, time.monotonic() + START_TIMEOUT_SECONDS)
         session.settled()
         if warm:
-            _await_warm([torchruns.folder / f"{index}.log" for index in range(n)])
+            await_warm([torchruns.folder / f"{index}.log" for index in range(n)])
         killed = torchruns.kill(str(n - 1))
         session.lost(n - 1)
         smaller = _await_run(torchruns, killed, n - 1, killed + KILL_TIMEOUT_SECONDS)
@@ -292,7 +292,7 @@ def seat_of(session: Session, index: int, *, warm: bool) -> Seat:
     return replace(seat, config={**seat.config, "warm": "on"}) if warm else seat
 
 
-def _await_warm(logs: Sequence[Path]) -> None:
+def await_warm(logs: Sequence[Path]) -> None:
     """Wait until each torchrun has said that its interpreters are ready, and has used none of them since."""
 
     def ready(log: Path) -> bool:
@@ -315,7 +315,7 @@ def _await_run(torchruns: Torchruns, since: float, n: int, deadline: float) -> R
         time.sleep(0.05)
 
 
-def _await_call(folder: Path, agent: str) -> None:
+def await_call(folder: Path, agent: str) -> None:
     """Wait until a standby has called ``next_rendezvous``."""
     file = folder / f"{agent}.agent"
     wait_for(
@@ -339,7 +339,7 @@ def _pods(plane: ControlPlane, n: int, *, warm: bool = False) -> Run:
         session.settled()
         if warm:
             pods = [names.pod_name(session.job, slot, 0) for slot in range(n)]
-            _await_warm([plane.cluster.nodes.logs_path(_NAMESPACE, pod) for pod in pods])
+            await_warm([plane.cluster.nodes.logs_path(_NAMESPACE, pod) for pod in pods])
         victim = names.pod_name(session.job, n - 1, 0)
         marks = _Marks(plane, session.job)
         killed = time.monotonic()

@@ -10,7 +10,7 @@ import contextlib
 import socket
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from benchmarks.backends import Seat
 from benchmarks.results import STORE_SHARING_OFF
@@ -51,6 +51,10 @@ class C10dSession:
     def settled(self) -> None:
         """A round has nothing left to do; the pause is the one that ours gets."""
         time.sleep(1.0)
+
+    def processes(self) -> Mapping[str, int]:
+        """None: the store is in participant 0."""
+        return {}
 
     def requests(self, since: float) -> int | None:
         """There is no API server."""

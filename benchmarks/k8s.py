@@ -28,6 +28,7 @@ from urllib.parse import urlsplit
 
 from benchmarks.backends import Seat
 from benchmarks.cable import NEAR
+from benchmarks.results import APISERVER, OPERATOR
 from benchmarks.swarm_messages import SwarmSeat
 from benchmarks.zygote import QUIET
 from devcluster.api import ApiClient, Response
@@ -238,6 +239,11 @@ class K8sSession:
         """Wait until the leader has reported the round established; then the pause that c10d gets too."""
         wait_for(self._established, _TIMEOUT_SECONDS, "the leader reports the round established")
         time.sleep(1.0)
+
+    def processes(self) -> Mapping[str, int]:
+        """The operator serves this job alone; the API server has requests of devcluster's controllers too."""
+        apiserver = self._plane.cluster.component("apiserver")
+        return {OPERATOR: self._plane.operator_pid, APISERVER: apiserver.pid}
 
     def requests(self, since: float) -> int | None:
         """Requests in the audit log whose user is a pod of this job; a watch counts when it begins."""

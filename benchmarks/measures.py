@@ -7,6 +7,7 @@ participant's call of `next_rendezvous` to the last participant's return; after 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,8 @@ from typing import TypeVar
 from benchmarks.backends import Backend, Seat, Session
 from benchmarks.crew import Answers, Crew, Participant, collect, in_time_for
 from benchmarks.participant import Call, CallOnNotice
-from benchmarks.results import JOB_DIED, OK, TIMEOUT, Outcome
+from benchmarks.processor_time import ProcessorTime
+from benchmarks.results import HANDLER, JOB_DIED, OK, TIMEOUT, Outcome
 from benchmarks.zygote import Zygote
 
 JOIN_TIMEOUT_SECONDS = 120.0
@@ -48,13 +50,15 @@ def join_and_rejoin(
         if first.outcome != OK:
             return first, first
         session.settled()
+        shared = {name: [pid] for name, pid in session.processes().items()}
+        used = ProcessorTime({HANDLER: [one.pid for one in participants], **shared})
         since = time.time()
         second = call_together(participants, n)
-        requests: float | None = None
-        if second.outcome == OK:
-            count = session.requests(since)
-            requests = None if count is None else count / n
-        return first, Outcome(second.seconds, second.outcome, second.detail, requests)
+        if second.outcome != OK:
+            return first, second
+        count = session.requests(since)
+        requests = None if count is None else count / n
+        return first, dataclasses.replace(second, requests=requests, processor=used.milliseconds(n))
 
 
 def replace(zygote: Zygote, backend: Backend, n: int, *, standby: bool = False) -> Outcome:

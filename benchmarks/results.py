@@ -2,7 +2,9 @@
 
 A file holds `{"samples": [...], "environment": {...}}`, a sample in each line. What a measurement cost is in
 its `figures`, by name. `requests` are API requests: for each participant in `results.json`, for each second
-in `steady.json`, and of all participants, watches included, in `scale.json`, which also has:
+in `steady.json`, and of all participants, watches included, in `scale.json`.
+In `results.json` a re-join also has the processor time that it took, in milliseconds for each participant:
+`handler_processor_ms`, `operator_processor_ms` and `apiserver_processor_ms`. In `scale.json` there are:
 
 * `told_seconds`: from the moment at which all were to call to the last return
 * `written_seconds`: from the last call to the last acknowledged announcement
@@ -43,6 +45,16 @@ SECONDS = "seconds"
 """The name under which a sample's seconds can be asked for like its other figures."""
 
 
+REQUESTS = "requests"
+OPERATOR, HANDLER, APISERVER = "operator", "handler", "apiserver"
+"""Whose processor time is told; the handlers are all participants' processes together."""
+
+
+def processor_figure(name: str) -> str:
+    """The name of the figure with its milliseconds of processor time."""
+    return f"{name}_processor_ms"
+
+
 @dataclass(frozen=True)
 class Outcome:
     """One measurement: its seconds if it ended well, else why not; `detail` is for the log."""
@@ -51,10 +63,13 @@ class Outcome:
     outcome: str = OK
     detail: str = ""
     requests: float | None = None
+    processor: Mapping[str, float] = field(default_factory=dict)
+    """Milliseconds of processor time, by the name of the process."""
 
     def sample(self, what: str, backend: str, n: int, variant: str = "") -> Sample:
         """The measurement with what was measured."""
-        figures = {} if self.requests is None else {"requests": self.requests}
+        figures = {} if self.requests is None else {REQUESTS: self.requests}
+        figures |= {processor_figure(name): value for name, value in self.processor.items()}
         return Sample(what, backend, n, self.seconds, self.outcome, self.detail, figures, variant)
 
 

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from benchmarks import markdown
 from benchmarks.markdown import document, facts, number, section, spread
 from benchmarks.plan import JOIN, REJOIN, REPLACE, SHRINK
-from benchmarks.results import STANDBY, STORE_SHARING_OFF, Samples
+from benchmarks.results import (
+    APISERVER,
+    HANDLER,
+    OPERATOR,
+    REQUESTS,
+    STANDBY,
+    STORE_SHARING_OFF,
+    Sample,
+    Samples,
+    processor_figure,
+)
 
 _TITLES = {
     JOIN: "First join: the first `next_rendezvous` of N fresh participants (ours: TLS connections and all)",
@@ -20,7 +32,9 @@ _HEAD = (
     "machine, both backends in turns. `ratio` is k8s by the best variant of c10d. After a kill, c10d's "
     "survivors are told at once (perfect detection); ours notice by themselves, from the moment when the "
     "pod's status says that its container has ended, which the benchmark writes right after the kill "
-    "(kubelet takes up to a second)."
+    "(kubelet takes up to a second). *ms of processor*: user and system time of a re-join, divided by N, "
+    "of all agents, the operator and the API server, from the call until the round's reports have been sent, "
+    "of c10d's agents until the last return; without what they use in such a time while nothing happens."
 )
 _COLUMNS = {
     ("k8s", ""): "k8s",
@@ -28,6 +42,27 @@ _COLUMNS = {
     ("c10d", ""): "c10d as it ships",
     ("c10d", STORE_SHARING_OFF): "c10d, store sharing off",
 }
+
+
+class _Cost(NamedTuple):
+    """A column beside the seconds: the median of a figure of a backend as it ships."""
+
+    backend: str
+    figure: str
+    header: str
+
+    def of(self, samples: Samples, what: str) -> list[Sample]:
+        """What may have it."""
+        return [one for one in samples.all if (one.what, one.backend) == (what, self.backend)]
+
+
+_COSTS = (
+    _Cost("k8s", REQUESTS, "API requests per participant"),
+    _Cost("k8s", processor_figure(HANDLER), "ms of processor: agent"),
+    _Cost("k8s", processor_figure(OPERATOR), "operator"),
+    _Cost("k8s", processor_figure(APISERVER), "API server"),
+    _Cost("c10d", processor_figure(HANDLER), "c10d's agent"),
+)
 
 
 def table(samples: Samples) -> str:
@@ -51,15 +86,12 @@ def ratio(samples: Samples, what: str, n: int) -> float | None:
 
 def _by_size(samples: Samples, what: str, title: str) -> str:
     backends = samples.backends(what)
-    requests = any(one.figures for one in samples.all if one.what == what)
-    header = ["N", *(column_name(*pair) for pair in backends), "ratio"]
-    if requests:
-        header.append("API requests per participant")
+    costs = [cost for cost in _COSTS if any(cost.figure in one.figures for one in cost.of(samples, what))]
+    header = ["N", *(column_name(*pair) for pair in backends), "ratio", *(cost.header for cost in costs)]
     rows = []
     for n in samples.sizes(what):
         row = [str(n), *(spread(samples.summary(what, n, *pair)) for pair in backends)]
         row.append(number(ratio(samples, what, n)))
-        if requests:
-            row.append(number(samples.median(what, n, "k8s", "requests")))
+        row += [number(samples.median(what, n, cost.backend, cost.figure)) for cost in costs]
         rows.append(row)
     return section(title, markdown.table(header, rows))

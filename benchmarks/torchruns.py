@@ -83,9 +83,12 @@ class Torchruns:
 
     def private_bytes(self, agent: str) -> int:
         """What a torchrun and all that it has started share with no other process."""
+        return sum(one.memory_full_info().uss for one in self.tree(agent))
+
+    def tree(self, agent: str) -> list[psutil.Process]:
+        """A torchrun and all that it has started."""
         process = psutil.Process(self._processes[agent].pid)
-        everything = [process, *process.children(recursive=True)]
-        return sum(one.memory_full_info().uss for one in everything)
+        return [process, *process.children(recursive=True)]
 
     def kill_all(self) -> None:
         """Leave nothing behind."""

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
+from subprocess import PIPE
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from benchmarks import pictures
+from benchmarks import pictures, processor_time
 from benchmarks.drain import Change
 from benchmarks.drain import table as drain_table
 from benchmarks.plan import BACKENDS, SIZES, WHATS, in_turns, plan
-from benchmarks.results import JOB_DIED, STORE_SHARING_OFF, TIMEOUT, Outcome, Samples
+from benchmarks.processor_time import ProcessorTime, processor_seconds
+from benchmarks.results import (
+    APISERVER,
+    HANDLER,
+    JOB_DIED,
+    OPERATOR,
+    STORE_SHARING_OFF,
+    TIMEOUT,
+    Outcome,
+    Samples,
+)
 from benchmarks.table import ratio, table
 from benchmarks.warm_cost import Pair
 from benchmarks.warm_cost import table as cost_table
@@ -78,6 +92,36 @@ class TestTable:
 
     def test_requests_have_a_column_where_they_were_counted(self, comparison: Samples) -> None:
         assert "| 2 | 0.020 (0.020 to 0.020) |  | 1.50 |" in table(comparison)
+
+
+class TestProcessorTime:
+    def test_each_process_has_a_column_where_it_was_read(self, comparison: Samples) -> None:
+        assert "processor: agent" not in table(comparison)
+        used = {HANDLER: 4.0, OPERATOR: 2.5, APISERVER: 8.0}
+        comparison.add(Outcome(0.02, requests=1.5, processor=used).sample("rejoin", "k8s", 2))
+        comparison.add(Outcome(1.0, processor={HANDLER: 30.0}).sample("rejoin", "c10d", 2))
+        assert "| 1.50 | 4.00 | 2.50 | 8.00 | 30.0 |\n" in table(comparison)
+
+    def test_that_of_other_processes_is_what_they_say_themselves(self) -> None:
+        code = "import sys, time\nwhile time.process_time() < 0.05: pass\nprint(flush=True); sys.stdin.read()"
+        with subprocess.Popen([sys.executable, "-c", code], stdin=PIPE, stdout=PIPE) as other:
+            assert other.stdin is not None
+            assert other.stdout is not None
+            other.stdout.readline()
+            assert 0.05 <= processor_seconds(other.pid) < 60.0
+            other.stdin.close()
+
+    def test_is_what_was_used_beyond_that_of_doing_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        clock = {"now": 0.0, "used": 0.0}
+        monkeypatch.setattr(processor_time, "processor_seconds", lambda _pid: clock["used"])
+        time = SimpleNamespace(
+            monotonic=lambda: clock["now"],
+            sleep=lambda seconds: clock.update(now=seconds, used=0.1 * seconds),
+        )
+        monkeypatch.setattr(processor_time, "time", time)
+        used = ProcessorTime({"operator": [1, 2]}, idle_seconds=2.0)
+        clock.update(now=5.0, used=0.2 + 0.3 + 0.4)
+        assert used.milliseconds(shared_by=4)["operator"] == pytest.approx(2 * 400 / 4)
 
 
 def test_json_keeps_the_figures_and_the_environment(comparison: Samples, tmp_path: Path) -> None:
