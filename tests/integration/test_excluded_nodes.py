@@ -59,10 +59,12 @@ def test_the_scheduler_spreads_the_pods_of_a_job(job: PlayedJob) -> None:
 
 def bind(job: PlayedJob, name: str, node: str) -> None:
     """Give the pod this node, as a scheduler would that asks for no affinity."""
+    cluster = job.cluster
+    assert isinstance(cluster, Cluster)
     job.wait_for(lambda: name in job.pods(), f"{name} is there")
     path = f"/api/v1/namespaces/{job.namespace}/pods/{name}/binding"
     target = {"metadata": {"name": name}, "target": {"apiVersion": "v1", "kind": "Node", "name": node}}
-    answer = job.cluster.api.request("POST", path, target)
+    answer = cluster.api.request("POST", path, target)
     assert answer.ok, answer.text
 
 
