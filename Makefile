@@ -23,7 +23,7 @@ test: $(READY) controlplane ## what a change must pass (ARGS="-k name" for some;
 	@echo "== tests: pure ones and conformance, then real control planes and real torchruns (half an hour on 2 cores)"
 ifeq ($(ARGS),)
 	@rm -rf build/operator-rights
-	@$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder tests/conformance tests/simulation tests/peers tests/unit tests/scenarios
+	@$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder tests/conformance tests/simulation tests/peers tests/memory tests/unit tests/scenarios
 	@$(BIN)/pytest -q -n 3 --max-worker-restart 0 --dist loadfile devcluster/tests
 	@$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder tests/chart tests/e2e tests/chaos tests/integration
 	@$(BIN)/python -m tests.operator_rights

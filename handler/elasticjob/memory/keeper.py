@@ -146,7 +146,7 @@ class Keeper:
         A piece that is not there has failed."""
         with self._changed:
             self._present(key)
-            ended = Ended()
+            ended: Ended | None = Ended()
             if name is not None:
                 piece = self._shelf.pieces.get(name)
                 ended = Ended(why="it is not there any more") if piece is None else piece.ended

@@ -161,7 +161,7 @@ def test_after_an_oom_of_the_job_nothing_more_is_saved(leases: Leases, start: St
 
 def silent(handler: K8sRendezvousHandler) -> None:
     """Its agent says nothing in the store, as if it could not reach it."""
-    memory_of(handler).meet = lambda _: None  # type: ignore[method-assign]
+    memory_of(handler).meet = lambda m: None  # type: ignore[method-assign] # noqa: ARG005
 
 
 def test_members_copy_among_themselves_if_one_does_not_meet_them(

@@ -11,7 +11,7 @@ from elasticjob.memory import wire
 
 
 @contextmanager
-def member(answer: Callable[[socket.socket], None]) -> Iterator[str]:
+def member(answer: Callable[[socket.socket], object]) -> Iterator[str]:
     """One that takes the token and a request and then does this. Its address."""
     listener = socket.create_server(("127.0.0.1", 0))
 
