@@ -248,8 +248,8 @@ RULES = {
     "P2 the number of a round that is not known is left out": Rule(
         "elasticjob.peers.seat.made_again", lambda last, *_, **__: last
     ),
-    "P2 a run begins above what was seen of it": Rule(
-        "elasticjob.peers.seat.begun_after", lambda first, *_: first
+    "P2 the first number is left out where there were rounds": Rule(
+        "elasticjob.peers.forming._left_out", gives(None)
     ),
     "P3 a member is known to have left": Rule("elasticjob.peers.forming.has_left", gives(True)),
     "P4 a second look before silence is used": Rule("elasticjob.peers.seat.look", around=all_is_heard),

@@ -160,6 +160,19 @@ class PeerRun(Job):
         """As ``prepare`` does."""
         done(self._api.request("POST", _BINDINGS, BINDING))
 
+    def take_right_on_pods(self) -> None:
+        """The role has Leases alone."""
+        self._set_rules(ROLE["rules"][:1])
+
+    def give_right_on_pods(self) -> None:
+        """As ``prepare`` does."""
+        self._set_rules(ROLE["rules"])
+
+    def _set_rules(self, rules: list[dict[str, list[str]]]) -> None:
+        path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/roles/torchrun-peers"
+        merge = "application/merge-patch+json"
+        done(self._api.request("PATCH", path, {"rules": rules}, content_type=merge))
+
     @property
     def coordinator(self) -> str:
         """The pod that coordinates."""

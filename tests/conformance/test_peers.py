@@ -128,3 +128,27 @@ def test_missing_rights_end_with_the_role_to_hand_to_an_admin(stage: Stage) -> N
     assert error.kind == "RendezvousStateError"
     assert "kind: Role" in error.text
     assert "resources: [leases], verbs: [get, list, watch, create, patch]" in error.text
+
+
+def test_without_the_right_on_pods_losses_are_noticed_by_heartbeats(stage: Stage) -> None:
+    """A member dies, then the coordinator with rank 0: nothing but Leases and ports tells of it."""
+    run = run_of(stage)
+    run.create(3, minReplicas=1)
+    run.take_right_on_pods()
+    try:
+        members = stage.members(3)
+        join_all(members)
+        member = next(m for m in members if m.pod.name != run.coordinator)
+        others = [m for m in members if m is not member]
+        for other in others:
+            other.tell("next_on_notice")
+        member.kill()
+        assert [other.joined().world_size for other in others] == [2, 2]
+        coordinator = in_place(others, run.coordinator)
+        (last,) = (m for m in others if m is not coordinator)
+        last.tell("next_on_notice")
+        coordinator.kill()
+        assert last.joined().world_size == 1
+        assert run.coordinator == last.pod.name
+    finally:
+        run.give_right_on_pods()

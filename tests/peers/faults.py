@@ -123,8 +123,20 @@ class Faults:
         if members and self._history.pods[members[0]].process.hang():
             self._truth.disturb(members[0])
             self._kernel.say(f"hang    {members[0]}")
-            if self._kernel.rng.random() < 0.5:
-                self._kernel.after(self._kernel.between(0.0, 0.08), self._islands)
+            if self._kernel.rng.random() < 0.6:
+                self._kernel.after(self._kernel.between(0.0, 0.08), self._cut_and_replaced)
+
+    def _cut_and_replaced(self) -> None:
+        """The members are on nodes that are cut off, and others are made in their place."""
+        history, kernel = self._history, self._kernel
+        for name in self._members():
+            process = history.pods[name].process
+            self._truth.disturb(name)
+            self._api.cut(process, watches=True)
+            kernel.after(kernel.between(20.0, 80.0), self._api.cut_off.discard, process)
+        kernel.say("cut     all members")
+        for _ in range(history.run.minimum):
+            history.start(f"more-{next(history.ids)}", 9)
 
     def _split(self) -> None:
         """Two pods cannot reach each other."""

@@ -119,7 +119,7 @@ def test_each_rule_stands_where_it_is_said_to() -> None:
 
 def test_each_rule_is_told_of() -> None:
     """By a scenario or, where no scenario reaches it, by the simulation."""
-    simulated = {mutation.rule for mutation in (*MUTATIONS, *PEERS)}
+    simulated = {mutation.rule for mutation in MUTATIONS} | {mutation.rule for mutation in PEERS}
     assert {rule for rule, _ in TOLD_BY} | simulated == set(RULES)
 
 

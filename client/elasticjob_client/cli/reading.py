@@ -54,8 +54,8 @@ def job_status(jobs: Jobs, name: str, output: str) -> None:
 
     try:
         job = jobs.refreshed(jobs.get(name))
-    except (NotFound, NotInstalled) as missing:
-        found = runs.status(run_of(jobs, name, missing), now())
+    except (NotFound, NotInstalled) as absent:
+        found = runs.status(run_of(jobs, name, absent), now())
     else:
         found = status.status(job, partial_results.pods(jobs, name) or (), now())
     if output == "json":
@@ -84,8 +84,8 @@ def tell_why(jobs: Jobs, name: str, number: int | None, lines: int, output: str)
 
     try:
         job = jobs.get(name)
-    except (NotFound, NotInstalled) as missing:
-        run = run_of(jobs, name, missing)
+    except (NotFound, NotInstalled) as absent:
+        run = run_of(jobs, name, absent)
         if number is not None:
             raise ClientError(f"{name} runs without an operator: its Leases keep no history") from None
         _show(runs.why(run), output)
