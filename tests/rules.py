@@ -220,6 +220,7 @@ def end_the_pass(operator: Any, target: Any, why: Exception) -> None:
 
 # -- the rules -----------------------------------------------------------------------------------------------
 
+
 def all_is_heard(look: Any, *args: Any) -> Any:
     """A look after which silence is used at once."""
     return replace(look(*args), unheard=frozenset())
@@ -233,19 +234,20 @@ def silent_since_the_start(hear: Any, settled: Any, sight: Any, member: Any) -> 
 
 RULES = {
     # Runs without operator
-    "P1 a write carries the version that it was decided on": Rule("tests.peers.process.precondition", gives("")),
+    "P1 a write carries the version that it was decided on": Rule(
+        "tests.peers.process.precondition", gives("")
+    ),
     "P2 what has gone back is set forward": Rule("elasticjob.peers.seat.Seat._behind", gives(False)),
     "P2 the number of a round that is not known is left out": Rule(
-        "elasticjob.peers.seat.made_again", lambda last, sure: last
+        "elasticjob.peers.seat.made_again", lambda last, *_, **__: last
     ),
     "P2 a run begins above what was seen of it": Rule(
-        "elasticjob.peers.seat.begun_after", lambda first, number: first
+        "elasticjob.peers.seat.begun_after", lambda first, *_: first
     ),
     "P3 a member is known to have left": Rule("elasticjob.peers.forming.has_left", gives(True)),
     "P4 a second look before silence is used": Rule("elasticjob.peers.seat.look", around=all_is_heard),
     "P5 patience ends": Rule("elasticjob.peers.election.patience", gives(float("inf"))),
     "P6 silence is counted by one clock": Rule("elasticjob.peers.plan._hear", around=silent_since_the_start),
-    "P7 half a Lease is read": Rule("elasticjob.peers.seat.number_of", gives(0)),
     "P7 what cannot be read is there": Rule("elasticjob.peers.sight.Sight.is_there", gives(False)),
     "P8 no run's Lease is taken while it may train": Rule(
         "elasticjob.peers.sight.Sight.may_go_on", gives(False)

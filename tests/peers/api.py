@@ -25,6 +25,7 @@ class Stored:
     annotations: Mapping[str, str] = field(default_factory=dict)
     owners: frozenset[str] = frozenset()
     deleted: bool = False
+    created: float = 0.0
 
     def as_round(self) -> RoundLease:
         """As a participant sees the round Lease."""
@@ -194,7 +195,8 @@ class Api:
 
     def _store(self, before: Stored | None, after: Stored) -> Stored:
         self._version += 1
-        after = replace(after, version=self._version)
+        created = before.created if before is not None else self.kernel.now
+        after = replace(after, version=self._version, created=created)
         self.leases[after.name] = after
         self.on_write(before, after)
         self._tell(after)

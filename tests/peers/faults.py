@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 POD = ("kill", "kill", "kill", "fail", "freeze", "cut")
 COORDINATOR = ("kill", "kill", "freeze", "cut")
 SERVER = ("away", "lossy", "late", "stuck")
-RARE = ("islands", "hang", "split", "next run")
+RARE = ("islands", "hang", "split", "next run", "amnesia")
 USER = ("wipe", "lease", "garbage")
 
 
@@ -82,7 +82,11 @@ class Faults:
 
     def _while(self) -> float:
         """How long a fault goes on: mostly less than what is waited for, sometimes longer than all of it."""
-        return self._kernel.between(1.0, 30.0) if self._kernel.rng.random() < 0.8 else self._kernel.between(30.0, 90.0)
+        return (
+            self._kernel.between(1.0, 30.0)
+            if self._kernel.rng.random() < 0.8
+            else self._kernel.between(30.0, 90.0)
+        )
 
     def _kill(self, name: str) -> None:
         history, kernel, pod = self._history, self._kernel, self._history.pods[name]
@@ -104,6 +108,7 @@ class Faults:
             "hang": self._hang,
             "split": self._split,
             "next run": self._next_run,
+            "amnesia": self._amnesia,
         }[kind]()
 
     def _islands(self) -> None:
@@ -130,6 +135,32 @@ class Faults:
             self._kernel.say(f"split   {one} {other}")
             self._history.split(one, other)
             self._kernel.after(self._while(), self._history.mend, one, other)
+
+    def _amnesia(self) -> None:
+        """One that is out of the round, or its first to fail, hears nothing while the others begin another;
+        then they are cut off, and the round Lease is deleted."""
+        history, kernel = self._history, self._kernel
+        name = self._any()
+        if not name:
+            return
+        process = history.pods[name].process
+        for watch in [w for w in self._api.watches if w.host is process]:
+            watch.break_off()
+        process.fail()
+        self._truth.disturb(name)
+        kernel.say(f"amnesia {name}")
+
+        def later() -> None:
+            for member in self._members():
+                if member != name:
+                    self._hurt("cut", member)
+            self._wipe()
+
+        kernel.after(kernel.between(0.1, 12.0), later)
+
+    def _wipe(self) -> None:
+        self._truth.wiped = self._kernel.now
+        self._api.delete(self._history.lease)
 
     def _next_run(self) -> None:
         """A user starts the next run of this name; the pods of the one before are deleted, or forgotten until
@@ -167,8 +198,9 @@ class Faults:
         name = self._any()
         self._kernel.say(f"{kind:7} {name}")
         if kind == "wipe":
-            truth.wiped = self._kernel.now
-            api.delete(history.lease)
+            self._wipe()
+            if self._kernel.rng.random() < 0.4:
+                history.start(f"more-{next(history.ids)}", 9)
         elif kind == "lease" and name:
             truth.disturb(name)
             if not history.pods_in_sight:
@@ -176,7 +208,10 @@ class Faults:
             api.delete(name)
         elif kind == "garbage" and history.lease in api.leases:
             target = self._kernel.rng.choice([history.lease, name])
-            truth.wiped = self._kernel.now
-            if target in api.leases:
+            if target == history.lease:
+                truth.wiped = self._kernel.now
                 truth.disturb(name)
-                api.apply(target, {self._kernel.rng.choice(["round", "state", "participant"]): '{"version":1'})
+            if target in api.leases:
+                api.apply(
+                    target, {self._kernel.rng.choice(["round", "state", "participant"]): '{"version":1'}
+                )

@@ -24,7 +24,6 @@ MUTATIONS = [
     Mutation(("P4",), "P4 a second look before silence is used"),
     Mutation(("P5",), "P5 patience ends"),
     Mutation(("P6",), "P6 silence is counted by one clock"),
-    Mutation(("P2", "P3"), "P7 half a Lease is read"),
     Mutation(("P3", "P4"), "P7 what cannot be read is there"),
     Mutation(("P8",), "P8 no run's Lease is taken while it may train"),
 ]

@@ -332,6 +332,11 @@ class Process(Host):
             refuses = True
         self.seat.hear_port(pod, refuses, self.kernel.now)
 
+    def _older(self) -> frozenset[str]:
+        lease = self.history.api.leases.get(self.history.lease)
+        known = (self._known or {}).items()
+        return frozenset(n for n, k in known if lease is not None and k.stored.created < lease.created - 1.0)
+
     def _sight(self) -> Sight | None:
         if self._known is None:
             return None
@@ -351,7 +356,15 @@ class Process(Host):
             else:
                 p = known.peer
                 peers[name] = Peer(
-                    name, p.key, p.record, p.slot, p.report, p.unreadable_report, p.failure, None, now - known.at
+                    name,
+                    p.key,
+                    p.record,
+                    p.slot,
+                    p.report,
+                    p.unreadable_report,
+                    p.failure,
+                    None,
+                    now - known.at,
                 )
         refused = {
             p.key: "its port refuses" for p in peers.values() if self._refused.get(p.key) == p.record.endpoint
@@ -369,6 +382,7 @@ class Process(Host):
             self.history.live_pods() if self.history.pods_in_sight else None,
             others,
             frozenset({self.seat.replaced} if suspected else ()),
+            self._older(),
             self.seat.round_age(now),
         )
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from elasticjob.peers import seat
-from elasticjob.peers.election import NEVER, Claim, Standing, next_claim
 from tests.peers.__main__ import check
-from tests.peers.api import Api, Stored
 from tests.peers.history import play
+from tests.peers.mutations import MUTATIONS, Mutation
+from tests.rules import without
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -24,6 +21,12 @@ FOUND = {
     415: "a Lease that a user deleted was the proof that its pod had ended, although the pod was seen",
     1810: "a watch that hung was the proof that a leader had not reported its round established",
     934: "a round Lease of which half could be read was begun again below its number",
+    200166: "a pod of the next run made a round Lease that a user had deleted, and trained beside the run",
+    201071: "the next run took the round Lease, because a user had deleted a Lease of a member",
+    202755: "a pod of an earlier run took the round Lease when all of the next had succeeded",
+    3: "one that had left its round made the Lease again, and published the round after it a second time",
+    62: "members of the first round were taken for participants that wait, after its Lease was deleted",
+    750: "a report of another coordinator was old or new by the difference of two clocks",
 }
 
 
@@ -32,23 +35,13 @@ def test_what_was_found_once(seed: int) -> None:
     play(seed)
 
 
-def test_without_its_precondition_a_write_sets_the_record_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """P1: the oracle sees it."""
-    patch = Api.patch
-
-    def careless(api: Api, name: str, version: str, **fields: Any) -> Stored:
-        del version
-        return patch(api, name, "", **fields)
-
-    monkeypatch.setattr(Api, "patch", careless)
-    assert "P2" in {check(seed)[0] for seed in range(100, 110)}
-
-
-def test_without_patience_a_dead_coordinator_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """P5: as if a participant took over only where the coordinator has left by itself."""
-
-    def claim(standing: Standing) -> Claim:
-        return Claim(NEVER, "") if standing.held else next_claim(standing)
-
-    monkeypatch.setattr(seat, "next_claim", claim)
-    assert "P5" in {check(seed)[0] for seed in range(2, 4)}
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.rule)
+def test_the_simulation_tells_when_a_rule_is_gone(mutation: Mutation) -> None:
+    """Within as many histories as it says."""
+    found = set()
+    with without(mutation.rule):
+        for seed in range(mutation.seed, mutation.seed + mutation.histories):
+            found.add(check(seed)[0])
+            if found & set(mutation.breaks):
+                return
+    pytest.fail(f"{mutation.histories} histories do not tell that the rule is gone; found {found}")

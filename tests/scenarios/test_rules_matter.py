@@ -10,6 +10,7 @@ import pytest
 from elasticjob.core import heartbeats
 from elasticjob_operator.plan.state import status_json
 from elasticjob_operator.plan.state.status import JobStatus
+from tests.peers.mutations import MUTATIONS as PEERS
 from tests.rules import RULES, without
 from tests.scenarios.test_scenarios import run
 from tests.simulation.mutations import MUTATIONS
@@ -116,7 +117,8 @@ def test_each_rule_stands_where_it_is_said_to() -> None:
 
 def test_each_rule_is_told_of() -> None:
     """By a scenario or, where no scenario reaches it, by the simulation."""
-    assert {rule for rule, _ in TOLD_BY} | {mutation.rule for mutation in MUTATIONS} == set(RULES)
+    simulated = {mutation.rule for mutation in (*MUTATIONS, *PEERS)}
+    assert {rule for rule, _ in TOLD_BY} | simulated == set(RULES)
 
 
 @pytest.mark.parametrize(("rule", "race"), TOLD_BY)

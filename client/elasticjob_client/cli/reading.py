@@ -8,10 +8,11 @@ import click
 
 from elasticjob_client.cli.log_end import LINES, end_of_log
 from elasticjob_client.cli.options import as_json, connected, job_name, now, output
-from elasticjob_client.errors import ClientError
+from elasticjob_client.errors import ClientError, NotFound, NotInstalled
 
 if TYPE_CHECKING:
     from elasticjob_client import Jobs
+    from elasticjob_client.explain.why import Story
 
 
 @click.command("list", short_help="List jobs with state and progress")
@@ -19,12 +20,20 @@ if TYPE_CHECKING:
 @output
 @connected
 def list_jobs(jobs: Jobs, all_namespaces: bool, output: str) -> None:
-    """List jobs with their state, members, round and progress."""
+    """List jobs with their state, members, round and progress. Runs without an operator are among them."""
     from elasticjob_client.cli import partial_results, screen
-    from elasticjob_client.explain import listing
+    from elasticjob_client.cli.runs import all_runs
+    from elasticjob_client.explain import listing, runs
 
     time = now()
-    rows = [listing.row(job, time) for job in partial_results.refreshed(jobs, jobs.all(all_namespaces))]
+    found = all_runs(jobs, all_namespaces)
+    try:
+        rows = [listing.row(job, time) for job in partial_results.refreshed(jobs, jobs.all(all_namespaces))]
+    except NotInstalled:
+        if not found:
+            raise
+        rows = []
+    rows += [runs.row(run, time) for run in found]
     if output == "json":
         as_json({"items": rows})
     elif rows:
@@ -40,10 +49,15 @@ def list_jobs(jobs: Jobs, all_namespaces: bool, output: str) -> None:
 def job_status(jobs: Jobs, name: str, output: str) -> None:
     """Show a job's pods, its rounds with cause and cost, its restarts, and what to do next."""
     from elasticjob_client.cli import partial_results, screen
-    from elasticjob_client.explain import status
+    from elasticjob_client.cli.runs import run_of
+    from elasticjob_client.explain import runs, status
 
-    job = jobs.refreshed(jobs.get(name))
-    found = status.status(job, partial_results.pods(jobs, name) or (), now())
+    try:
+        job = jobs.refreshed(jobs.get(name))
+    except (NotFound, NotInstalled) as missing:
+        found = runs.status(run_of(jobs, name, missing), now())
+    else:
+        found = status.status(job, partial_results.pods(jobs, name) or (), now())
     if output == "json":
         as_json(found)
     else:
@@ -64,10 +78,19 @@ def job_status(jobs: Jobs, name: str, output: str) -> None:
 @connected
 def tell_why(jobs: Jobs, name: str, number: int | None, lines: int, output: str) -> None:
     """Explain the last failure: round, pod, node, charge, cost, and the end of the log."""
-    from elasticjob_client.cli import partial_results, screen
-    from elasticjob_client.explain import why
+    from elasticjob_client.cli import partial_results
+    from elasticjob_client.cli.runs import run_of
+    from elasticjob_client.explain import runs, why
 
-    job, pods = jobs.get(name), partial_results.pods(jobs, name)
+    try:
+        job = jobs.get(name)
+    except (NotFound, NotInstalled) as missing:
+        run = run_of(jobs, name, missing)
+        if number is not None:
+            raise ClientError(f"{name} runs without an operator: its Leases keep no history") from None
+        _show(runs.why(run), output)
+        return
+    pods = partial_results.pods(jobs, name)
     try:
         ended = why.ended_round(job, number)
     except ValueError as error:
@@ -79,7 +102,12 @@ def tell_why(jobs: Jobs, name: str, number: int | None, lines: int, output: str)
     except ClientError as error:
         assert pod
         missing.append(partial_results.no_log(pod, error))
-    found = why.why(job, pods, log, now(), number, missing)
+    _show(why.why(job, pods, log, now(), number, missing), output)
+
+
+def _show(found: Story, output: str) -> None:
+    from elasticjob_client.cli import screen
+
     if output == "json":
         as_json(found)
     else:

@@ -45,6 +45,8 @@ class Lease:
     name: str = ""
     transitions: int = 0
     """How often its holder has changed."""
+    created: str = ""
+    """When it was made, by the API server's clock."""
 
 
 class LeaseApi(Protocol):
@@ -252,6 +254,7 @@ def read_lease(body: Mapping[str, Any]) -> Lease:
         annotations=metadata.get("annotations") or {},
         name=str(metadata.get("name", "")),
         transitions=_number((body.get("spec") or {}).get("leaseTransitions")),
+        created=str(metadata.get("creationTimestamp", "")),
     )
 
 

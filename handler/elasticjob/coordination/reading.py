@@ -7,7 +7,7 @@ import logging
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from elasticjob.api.leases import Lease, read_lease
@@ -24,6 +24,9 @@ from elasticjob.peers.sight import Peer, Sight
 
 logger = logging.getLogger(__name__)
 
+OLDER = timedelta(seconds=1)
+"""The resolution of the times at which objects are made."""
+
 
 def read_round(lease: Lease) -> RoundLease:
     """The round Lease."""
@@ -34,6 +37,7 @@ def read_round(lease: Lease) -> RoundLease:
         a.get(names.ROUND_ANNOTATION, ""),
         a.get(STATE_ANNOTATION, ""),
         lease.transitions,
+        lease.created,
     )
 
 
@@ -53,6 +57,23 @@ def round_body(
             "leaseTransitions": transitions,
         },
     }
+
+
+def older_than(created: str, leases: Mapping[str, Seen]) -> frozenset[str]:
+    """The names of those that were made before this time."""
+    limit = _time(created)
+    times = {
+        name: _time((seen.body.get("metadata") or {}).get("creationTimestamp"))
+        for name, seen in leases.items()
+    }
+    return frozenset(name for name, time in times.items() if limit and time and limit - time > OLDER)
+
+
+def _time(text: object) -> datetime | None:
+    try:
+        return datetime.strptime(str(text), "%Y-%m-%dT%H:%M:%SZ")
+    except ValueError:
+        return None
 
 
 def controller_of(body: Mapping[str, Any], run: str) -> dict[str, str] | None:

@@ -22,7 +22,7 @@ from elasticjob.contract.round_record import MemberList, Phase, RoundRecord
 from elasticjob.coordination.directory import Directory
 from elasticjob.coordination.pods import Pods
 from elasticjob.coordination.ports import Ports, refusing
-from elasticjob.coordination.reading import LeaseReader, read_round, round_body
+from elasticjob.coordination.reading import LeaseReader, older_than, read_round, round_body
 from elasticjob.leases.round_source import LeaseRoundSource
 from elasticjob.peers.records import PeerRecord
 from elasticjob.peers.round_lease import Done, Identity, ListAgain, Read, Rest, Step, TryPort, Write
@@ -194,6 +194,9 @@ class PeerSource:
             live_pods=self._pods.live(),
             finished=self._pods.finished(),
             suspects=frozenset({self._seat.replaced} if suspected else ()),
+            older=older_than(self._seat.lease.created, leases)
+            if self._seat.lease is not None
+            else frozenset(),
             round_age=self._seat.round_age(now),
             round_lease=read_round(read_lease(shown.body)) if shown is not None else None,
         )

@@ -65,6 +65,8 @@ def form_round(settled: Settled, view: RoundView, sight: Sight) -> Formed:
     expected, _ = expect_members(view)
     if any(m.state == MemberState.SUCCEEDED for m in view.state.members):
         return Formed(failed="a member was lost after others had succeeded")
+    if (number := _left_out(settled, sight)) is not None:
+        return Formed(replace(settled, state=replace(view.state, number=number), unsure=True))
     doubt = _possible_members(settled, view, sight)
     if doubt:
         text = f"there was no round Lease, and {listed(doubt)} may be in a round that is not known any more"
@@ -72,8 +74,6 @@ def form_round(settled: Settled, view: RoundView, sight: Sight) -> Formed:
             waiting=f"{text}; waiting for a sign of life. If a pod of these has ended, delete it",
             probes=_probes(doubt, sight, view),
         )
-    if settled.state.number == 0 and (beyond := _highest_seen(settled, sight)):
-        return Formed(replace(settled, state=replace(view.state, number=beyond + 1)))
     fresh = joined(settled, view, sight)
     expected += _others(settled, view, sight, fresh)
     decision = form(view, _candidates(view.state, fresh), expected, settled.minimum, settled.maximum)
@@ -106,8 +106,12 @@ def _possible_members(settled: Settled, view: RoundView, sight: Sight) -> list[s
     return sorted({*found, *others, *sight.unreadable})
 
 
-def _highest_seen(settled: Settled, sight: Sight) -> int:
-    return max((peer.record.seen(settled.run) for peer in sight.peers.values()), default=0)
+def _left_out(settled: Settled, sight: Sight) -> int | None:
+    """If the record begins at 0 although there were rounds: the highest number that a round can have had.
+    Each that lives and waits announces itself again when it sees it, and a member of that round does not."""
+    seen = max((peer.record.seen(settled.run) for peer in sight.peers.values()), default=0)
+    older = settled.unsure and any(name in sight.older for name in sight.peers)
+    return seen + 1 if settled.state.number == 0 and (seen or older) else None
 
 
 def _candidates(r: RoundState, fresh: Mapping[str, Peer]) -> list[Candidate]:

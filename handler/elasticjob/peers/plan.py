@@ -15,7 +15,7 @@ from elasticjob.contract.reports import FailureReport
 from elasticjob.contract.round_record import Outcome, Phase
 from elasticjob.peers.forming import form_round, joined
 from elasticjob.peers.pacing import MOST_EARLY_ENDS, early_ends
-from elasticjob.peers.settled import Settled
+from elasticjob.peers.settled import Settled, leave_out
 from elasticjob.peers.sight import Peer, Sight
 from elasticjob.peers.waiting import PeerWait
 from elasticjob.rounds.candidates import listed
@@ -192,7 +192,7 @@ def _over(settled: Settled, view: RoundView, sight: Sight, found: list[Finding])
     if early >= MOST_EARLY_ENDS:
         text = f"{early} rounds in a row ended within a minute, without progress. The last: {best.message}"
         return _closed(settled, view, Outcome.FAILED, text, best.cause.value)
-    return replace(settled, state=ended(view.state, best.cause.value))
+    return leave_out(replace(settled, state=ended(view.state, best.cause.value)))
 
 
 def _step(view: RoundView, sight: Sight) -> int:

@@ -36,6 +36,8 @@ class RoundLease:
     state: str
     transitions: int = 0
     """How often the coordinator has changed, for people."""
+    created: str = ""
+    """When it was made, by the API server's clock."""
 
     def older_than(self, other: RoundLease) -> bool:
         """Whether it was seen late: answers and watches bring the same object. Versions are numbers of

@@ -289,6 +289,8 @@ class Seat:
             settled = self._first()
         if self._foreign() and self.settled is not None:
             settled = following(settled, self.settled)
+        # the times of reports are by the clock of the coordinator before (P6)
+        settled = replace(settled, state=replace(settled.state, unreachable_reports=()))
         return Write(settled, version=lease.version, claim=why, transitions=lease.transitions + 1)
 
     def _replace_other_run(self, now: float, sight: Sight | None) -> Step:

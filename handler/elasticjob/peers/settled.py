@@ -162,8 +162,16 @@ def begun_after(first: Settled, number: int) -> Settled:
 
 def made_again(last: Settled, sure: bool) -> Settled:
     """What to write where the round Lease was deleted. A running round goes on (P4). If another may have
-    published a round that is not known here (not ``sure``), the number of that round is left out, and none is
-    formed before its possible members have shown that they are in none."""
-    if sure or last.state.active or last.closed:
+    published a round that is not known here (not ``sure``), the number of that round is left out once this
+    one is over, and none is formed before its possible members have shown that they are in none."""
+    if sure or last.closed:
         return last
-    return replace(last, state=replace(last.state, number=last.state.number + 1, members=()), unsure=True)
+    unsure = replace(last, unsure=True)
+    return unsure if last.state.active else leave_out(unsure)
+
+
+def leave_out(over: Settled) -> Settled:
+    """The number after this one is left out, if a round with it may have been published."""
+    if not over.unsure:
+        return over
+    return replace(over, state=replace(over.state, number=over.state.number + 1, members=()))

@@ -48,6 +48,9 @@ class Sight:
     suspects: frozenset[str] = frozenset()
     """Names of former coordinators that have shown no sign of life since they were replaced: not to be
     chosen."""
+    older: frozenset[str] = frozenset()
+    """Names of participants whose Leases were made before the round Lease, by the API server's clock: each
+    would have made it at once, so that there was another, which is deleted."""
     round_age: float = 0.0
     """For how many seconds this participant has known the present round."""
     finished: frozenset[str] = frozenset()

@@ -33,6 +33,8 @@ class Table:
         self.unreadable: frozenset[str] = frozenset()
         self.suspects: frozenset[str] = frozenset()
         self.finished: frozenset[str] = frozenset()
+        self.older: frozenset[str] = frozenset()
+        self.others: dict[str, str] = {}
         self.last = Decision(self.settled)
         self._began: dict[WaitKey, float] = {}
         self._made = 0
@@ -94,6 +96,8 @@ class Table:
             self.gone,
             self.live_pods,
             suspects=self.suspects,
+            older=self.older,
+            others=self.others,
             round_age=self.now - self.round_began,
             finished=self.finished,
         )

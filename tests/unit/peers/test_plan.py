@@ -273,13 +273,51 @@ def test_a_round_that_no_record_knows_may_run_while_those_who_have_seen_it_have_
     knows = replace(table.peers["pod-0"].record, seen_round=4)
     table.peers["pod-0"] = replace(table.peers["pod-0"], record=knows)
     table.join("pod-1")
-    assert "pod-0 may be in a round that is not known any more" in table.look(after=60).waiting
-    table.gone[table.peers["pod-0"].key] = "its port refuses connections"
     table.look()
     assert table.told == (5, "Broken", "")
     table.join("pod-1")
+    assert "pod-0 may be in a round that is not known any more" in table.look(after=60).waiting
+    table.gone[table.peers["pod-0"].key] = "its port refuses connections"
     table.look()
     assert table.told == (6, "Active", "")
+
+
+def test_members_that_are_older_than_the_round_lease_may_be_in_the_first_round() -> None:
+    """I4, P3: they have announced themselves before the first round, as one that waits has. The round Lease
+    was deleted, and a new pod has made it again."""
+    table = Table(minimum=1, maximum=3, last_call=0)
+    table.settled = replace(table.settled, unsure=True)
+    table.join("pod-0", "pod-1")
+    table.older = frozenset({"pod-0"})
+    table.look()
+    assert table.told == (1, "Broken", "")
+    table.join("pod-1")
+    assert "pod-0 may be in a round" in table.look(after=60).waiting
+    table.join("pod-0")
+    assert table.look().settled.state.active
+
+
+def test_a_round_that_goes_on_after_its_lease_was_deleted_leaves_a_number_out_when_it_ends() -> None:
+    """P3: one that has left the round has made the Lease again, and did not hear that another one began."""
+    table = Table(minimum=1, maximum=3, last_call=0)
+    table.train("pod-0", "pod-1")
+    table.settled = replace(table.settled, unsure=True)
+    table.join("pod-1")
+    table.look()
+    assert table.told == (2, "Broken", "WorkerFailed")
+    table.join("pod-1")
+    assert "pod-0 may be in a round" in table.look(after=60).waiting
+
+
+def test_participants_of_another_run_may_train_where_there_was_no_round_lease() -> None:
+    """P8: a user has deleted it while they trained."""
+    table = Table(minimum=1, maximum=3, last_call=0)
+    table.settled = replace(table.settled, unsure=True)
+    table.others = {"old-0": "uid-old"}
+    table.join("pod-0")
+    assert "old-0 may be in a round" in table.look(after=60).waiting
+    table.gone["uid-old"] = "its pod has ended"
+    assert table.look().settled.state.active
 
 
 def test_after_an_unsure_beginning_all_show_first_that_they_are_in_no_round() -> None:

@@ -296,3 +296,24 @@ def test_one_that_stops_on_a_signal_coordinates_no_longer() -> None:
     leaving = ParticipantRecord("id-1", "Leaving")
     seat.own.take({"participant": leaving.dump()}, 101.0)
     assert write_of(seat.step(101.0, NOTHING)).release
+
+
+def test_a_run_that_goes_on_takes_its_lease_back_from_one_that_never_began() -> None:
+    """P2, P8: a user has deleted the round Lease while it trains, and a pod of the next run has made it."""
+    settled = trained()
+    seat = follower(settled)
+    other = replace(Settled.first(Run(RUN.name, "run-2", 1, 3), settled.limits), unsure=True)
+    seat.hear(lease(other, 20, Identity("next-0", "uid-next")), 101.0)
+    back = write_of(seat.step(101.0, None))
+    assert (back.settled.run, back.settled.order, back.version) == (RUN.id, settled.order, "20")
+
+
+def test_a_run_that_has_had_rounds_is_waited_for_while_its_members_are_seen() -> None:
+    """P8: their Leases may have been deleted by hand."""
+    settled = trained()
+    seat = Seat(Run(RUN.name, "run-2", 2, 3), Identity("next-0", "uid-next"), settled.limits)
+    seat.hear(lease(settled, 10), 100.0)
+    key = settled.state.members[0].key
+    assert isinstance(seat.step(101.0, replace(NOTHING, live_pods={"pod-0": key})), Rest)
+    ended = replace(NOTHING, live_pods={}, others={"pod-0": key}, gone={key: "its pod has ended"})
+    assert write_of(seat.step(101.0, ended)).claim == "the run before is over"

@@ -125,9 +125,10 @@ def test_anything_may_stand_in_the_annotations(changes: dict[str, Any], text: st
 def test_a_lease_that_is_made_again_goes_on() -> None:
     active, closed = trained(), replace(trained(), state=replace(trained().state, phase="Closed"))
     broken = replace(active, state=replace(active.state, phase="Broken"))
-    for last in (active, closed):
-        assert made_again(last, sure=True) == made_again(last, sure=False) == last
-    assert made_again(broken, sure=True) == broken
+    for last in (active, broken, closed):
+        assert made_again(last, sure=True) == last
+    assert made_again(active, sure=False) == replace(active, unsure=True)
+    assert made_again(closed, sure=False) == closed
     again = made_again(broken, sure=False)
     assert again.unsure
     assert (again.state.number, again.state.members) == (2, ())

@@ -1,0 +1,63 @@
+"""Runs without an operator, read from their Leases: what ``status``, ``why`` and ``list`` show where there is
+no ElasticJob of a name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from elasticjob_client.errors import ClientError, translated_errors
+
+if TYPE_CHECKING:
+    from lightkube.resources.coordination_v1 import Lease
+
+    from elasticjob_client import Jobs
+    from elasticjob_client.explain.runs import LeaseOf, Run
+
+
+def run_of(jobs: Jobs, name: str, missing: ClientError) -> Run:
+    """The run of this name. Raises ``missing``, which says that there is no such ElasticJob, if there is
+    none, or its Leases may not be listed."""
+    try:
+        found = [run for run in _found(jobs, jobs.namespace, name) if run.name == name]
+    except ClientError:
+        raise missing from None
+    if not found:
+        raise missing
+    return found[0]
+
+
+def all_runs(jobs: Jobs, all_namespaces: bool) -> list[Run]:
+    """The runs of the namespace, or of all; none where Leases may not be listed."""
+    try:
+        return _found(jobs, "*" if all_namespaces else jobs.namespace)
+    except ClientError:
+        return []
+
+
+def _found(jobs: Jobs, namespace: str, name: str = "") -> list[Run]:
+    """Raises ClientError."""
+    from lightkube.core.client import LabelSelector
+    from lightkube.operators import exists
+    from lightkube.resources.coordination_v1 import Lease
+
+    from elasticjob.peers.run import RUN_LABEL
+    from elasticjob_client.explain import runs
+
+    labels: LabelSelector = {RUN_LABEL: name or exists()}
+    with translated_errors(f"list Leases of namespace {namespace}", jobs.server):
+        leases = list(jobs.client.list(Lease, namespace=namespace, labels=labels))
+    return runs.runs([_lease(one) for one in leases])
+
+
+def _lease(found: Lease) -> LeaseOf:
+    from elasticjob_client.explain.runs import LeaseOf
+
+    metadata, spec = found.metadata, found.spec
+    return LeaseOf(
+        name=(metadata.name if metadata else None) or "",
+        namespace=(metadata.namespace if metadata else None) or "",
+        holder=(spec.holderIdentity if spec else None) or "",
+        annotations=(metadata.annotations if metadata else None) or {},
+        created=metadata.creationTimestamp if metadata else None,
+        renewed=spec.renewTime if spec else None,
+    )

@@ -1,0 +1,241 @@
+"""What ``status``, ``why`` and ``list`` say of a run without an operator, as its Leases have it, in the words
+of an ElasticJob's.
+
+Pure. Pods have written the Leases: a participant's that cannot be read is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+
+import msgspec
+
+from elasticjob.contract import names
+from elasticjob.contract.fields import RecordError
+from elasticjob.contract.participant_record import AnnouncedState, ParticipantRecord
+from elasticjob.contract.reports import ProgressReport
+from elasticjob.contract.round_record import RoundRecord
+from elasticjob.contract.text import counted
+from elasticjob.peers.records import PeerRecord
+from elasticjob.peers.run import PEER_ANNOTATION, STATE_ANNOTATION, round_lease
+from elasticjob.peers.settled import Settled
+from elasticjob_client.explain.listing import JobRow
+from elasticjob_client.explain.status import JobStatus, PodRow
+from elasticjob_client.explain.why import Story
+from elasticjob_client.resource import CurrentRound, Progress
+
+UNREADABLE = "Unreadable"
+"""The state of a run whose round Lease cannot be read."""
+
+
+class LeaseOf(msgspec.Struct, frozen=True, kw_only=True):
+    """A Lease, as far as it is used."""
+
+    name: str
+    namespace: str = ""
+    holder: str = ""
+    annotations: Mapping[str, str] = {}
+    created: datetime | None = None
+    renewed: datetime | None = None
+
+
+class Peer(msgspec.Struct, frozen=True, kw_only=True):
+    """A participant of the run, from its Lease."""
+
+    lease: LeaseOf
+    slot: int | None
+    record: ParticipantRecord
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """``lease`` is the round Lease. ``settled`` and ``record`` are what stands in it; None if it cannot be
+    read, and ``unreadable`` says why."""
+
+    name: str
+    lease: LeaseOf
+    peers: Sequence[Peer] = ()
+    settled: Settled | None = None
+    record: RoundRecord | None = None
+    unreadable: str = ""
+
+    @property
+    def state(self) -> str:
+        """The reason that the condition Training of an ElasticJob would have."""
+        if self.settled is None:
+            return UNREADABLE
+        if self.settled.closed:
+            return self.settled.outcome
+        if not self.settled.state.active:
+            return "FormingRound"
+        return "Training" if self.settled.state.established else "Establishing"
+
+
+def runs(leases: Sequence[LeaseOf]) -> list[Run]:
+    """The runs among these Leases, by namespace and name."""
+    ending = round_lease("")
+    found = [_run(lease, leases) for lease in leases if lease.name.endswith(ending) and lease.name != ending]
+    return sorted(found, key=lambda run: (run.lease.namespace, run.name))
+
+
+def status(run: Run, now: datetime) -> JobStatus:
+    """As ``status.status`` of an ElasticJob."""
+    settled, created = run.settled, run.lease.created
+    r = settled.state if settled is not None else None
+    progress, age = _progress(run, now)
+    return JobStatus(
+        name=run.name,
+        namespace=run.lease.namespace,
+        state=run.state,
+        message=_message(run),
+        replicas=settled.maximum if settled is not None else None,
+        minimum=settled.minimum if settled is not None else None,
+        age_seconds=int((now - created).total_seconds()) if created else None,
+        current_round=CurrentRound(
+            number=r.number,
+            phase=r.phase,
+            members=len(r.members) if r.active else 0,
+            leader_pod_name=r.leader.name if r.leader is not None else "",
+            start_time=r.start,
+            established_time=r.established,
+            cause=r.cause,
+            message=settled.message if settled is not None else "",
+        )
+        if r is not None and r.number
+        else None,
+        progress=progress,
+        progress_age_seconds=age,
+        pods=_pods(run),
+        next=_next(run),
+    )
+
+
+def row(run: Run, now: datetime) -> JobRow:
+    """As ``listing.row`` of an ElasticJob."""
+    found = status(run, now)
+    return JobRow(
+        namespace=found.namespace,
+        name=found.name,
+        state=found.state,
+        members=found.current_round.members if found.current_round else 0,
+        replicas=found.replicas,
+        round=found.current_round.number if found.current_round else 0,
+        step=found.progress.step if found.progress else None,
+        step_age_seconds=found.progress_age_seconds,
+        age_seconds=found.age_seconds,
+    )
+
+
+def why(run: Run) -> Story:
+    """What ended the last round, and what the next one waits for. The Leases keep no history: of the rounds
+    before, the pods' logs tell."""
+    settled = run.settled
+    sentences = [run.unreadable] if settled is None else []
+    if settled is not None:
+        r = settled.state
+        if settled.closed:
+            sentences.append(f"The run is {settled.outcome}: {settled.message}")
+        elif r.active and settled.message:
+            sentences.append(f"Round {r.number} runs with {counted(len(r.members), 'member')}.")
+            sentences.append(f"The last round that ended: {settled.message}")
+        elif r.cause:
+            sentences.append(f"Round {r.number} ended ({r.cause}): {settled.message}")
+        if settled.early_ends > 1:
+            sentences.append(f"{settled.early_ends} rounds in a row ended early, without progress.")
+        if run.record is not None and run.record.waiting_message and not settled.closed:
+            sentences.append(f"The next round waits: {run.record.waiting_message}")
+    return Story(
+        name=run.name,
+        namespace=run.lease.namespace,
+        sentences=sentences or [f"No round of {run.name} has ended."],
+        next=_next(run),
+    )
+
+
+def _run(lease: LeaseOf, leases: Sequence[LeaseOf]) -> Run:
+    name, a = lease.name.removesuffix(round_lease("")), lease.annotations
+    text = a.get(names.ROUND_ANNOTATION, "")
+    try:
+        settled, record = Settled.parse(text, a.get(STATE_ANNOTATION, "")), RoundRecord.parse(text)
+    except RecordError as error:
+        return Run(name=name, lease=lease, unreadable=f"Lease {lease.name} cannot be read: {error}")
+    mine = [other for other in leases if other.namespace == lease.namespace]
+    return Run(name=name, lease=lease, peers=list(_peers(mine, settled.run)), settled=settled, record=record)
+
+
+def _peers(leases: Sequence[LeaseOf], run: str) -> Iterator[Peer]:
+    for lease in leases:
+        try:
+            peer = PeerRecord.parse(lease.annotations.get(PEER_ANNOTATION, ""))
+            record = ParticipantRecord.parse(lease.annotations.get(names.PARTICIPANT_ANNOTATION, ""))
+        except RecordError:
+            continue
+        if peer.run == run:
+            yield Peer(lease=lease, slot=peer.slot, record=record)
+
+
+def _message(run: Run) -> str:
+    settled, record = run.settled, run.record
+    if settled is None or record is None:
+        return run.unreadable
+    if settled.closed:
+        return settled.message
+    r = settled.state
+    coordinator = run.lease.holder.partition("_")[0]
+    led = f", coordinator {coordinator}" if coordinator else ", without a coordinator"
+    if r.active and r.leader is not None:
+        return f"round {r.number} with {counted(len(r.members), 'member')}, leader {r.leader.name}{led}"
+    return record.waiting_message or f"{counted(len(run.peers), 'pod')} there{led}"
+
+
+def _pods(run: Run) -> list[PodRow]:
+    """The members by rank, then the others."""
+    members = run.settled.state.members if run.settled is not None else ()
+    by_name = {peer.lease.name: peer for peer in run.peers}
+    rows = [
+        PodRow(
+            pod=m.name,
+            rank=m.group_rank,
+            slot=by_name[m.name].slot if m.name in by_name else None,
+            role=m.state,
+            processes=by_name[m.name].record.local_world_size if m.name in by_name else None,
+            message=m.message,
+        )
+        for m in members
+    ]
+    known = {row.pod for row in rows}
+    active = run.settled is not None and run.settled.state.active
+    for name, peer in sorted(by_name.items()):
+        if name not in known:
+            role = peer.record.state
+            if role == AnnouncedState.JOINING and active:
+                role = "Standby"
+            rows.append(PodRow(pod=name, slot=peer.slot, role=role, processes=peer.record.local_world_size))
+    return rows
+
+
+def _progress(run: Run, now: datetime) -> tuple[Progress | None, int | None]:
+    """What the leader has reported of the present round, and how many seconds ago."""
+    r = run.settled.state if run.settled is not None else None
+    leases = {peer.lease.name: peer.lease for peer in run.peers}
+    if r is None or r.leader is None or r.leader.name not in leases:
+        return None, None
+    lease = leases[r.leader.name]
+    try:
+        report = ProgressReport.parse(lease.annotations.get(names.PROGRESS_ANNOTATION, ""))
+    except RecordError:
+        return None, None
+    if report.nonce != r.nonce:
+        return None, None
+    steps = report.step - report.first_step
+    speed = round(report.training_milliseconds / steps) if steps > 0 else None
+    age = max(0, int((now - lease.renewed).total_seconds())) if lease.renewed else None
+    return Progress(step=report.step, last_report_time=lease.renewed, milliseconds_per_step=speed), age
+
+
+def _next(run: Run) -> list[str]:
+    if run.state in ("Failed", "Complete"):
+        return ["a run that has ended stays ended: start the next one with another --rdzv-id"]
+    if run.state == UNREADABLE:
+        return [f"delete Lease {run.lease.name}: the pods make it again"]
+    return []

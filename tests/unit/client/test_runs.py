@@ -1,0 +1,140 @@
+"""Runs without an operator on the command line, from their Leases: in a cluster that has no ElasticJobs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from elasticjob.contract.participant_record import AnnouncedState, ParticipantRecord
+from elasticjob.contract.reports import ProgressReport
+from elasticjob.peers.records import PeerRecord
+from elasticjob.peers.run import PEER_ANNOTATION, RUN_LABEL, STATE_ANNOTATION, round_lease
+from elasticjob.peers.settled import Settled
+from elasticjob_client.errors import ClientError, NotInstalled
+from tests.unit.client.server import JOBS, Server
+from tests.unit.peers.table import RUN, Table
+
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/research/leases"
+Run = Callable[..., Result]
+
+
+def lease(name: str, annotations: Mapping[str, str], holder: str = "") -> dict[str, Any]:
+    now = datetime.now(timezone.utc)
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {
+            "name": name,
+            "namespace": "research",
+            "creationTimestamp": (now - timedelta(minutes=10)).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "labels": {RUN_LABEL: "mnist"},
+            "annotations": {**annotations},
+        },
+        "spec": {"holderIdentity": holder, "renewTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")},
+    }
+
+
+def participant(table: Table, name: str, **more: str) -> dict[str, Any]:
+    peer = table.peers[name]
+    introduction = PeerRecord(RUN.id, peer.slot, 2, 3).dump()
+    own = {"elasticjob.dev/participant": peer.record.dump(), PEER_ANNOTATION: introduction, **more}
+    return lease(name, own, peer.key)
+
+
+def round_of(settled: Settled, waiting: str = "", holder: str = "pod-1_uid") -> dict[str, Any]:
+    stands = {"elasticjob.dev/round": settled.record(waiting).dump(), STATE_ANNOTATION: settled.rest().dump()}
+    return lease(round_lease("mnist"), stands, holder)
+
+
+def put(server: Server, *leases: dict[str, Any]) -> None:
+    """These are all Leases, and there are no ElasticJobs."""
+    server.answers = {key: value for key, value in server.answers.items() if not key.startswith(JOBS)}
+    server.answers[LEASES] = {"kind": "LeaseList", "metadata": {}, "items": list(leases)}
+
+
+@pytest.fixture
+def table() -> Table:
+    """Round 1 of pod-0 and pod-1 trains; pod-2 stands by."""
+    table = Table(minimum=1, maximum=2, last_call=0)
+    table.train("pod-0", "pod-1")
+    table.join("pod-2")
+    return table
+
+
+def test_status_of_a_run(server: Server, run: Run, table: Table) -> None:
+    progress = ProgressReport(table.nonce, 0, 40, 0, 4000).dump()
+    leader = participant(table, table.members[0], **{"elasticjob.dev/progress": progress})
+    put(server, round_of(table.settled), leader, *(participant(table, name) for name in ("pod-1", "pod-2")))
+    said = run("status", "mnist").stdout
+    assert said.startswith("mnist is Training: round 1 with 2 members, leader pod-0, coordinator pod-1\n")
+    assert "\nround 1 (Active), 2 of 2 members" in said
+    assert "step 40; 100 ms per step" in said
+    found = json.loads(run("status", "mnist", "-o", "json").stdout)
+    assert [(p["pod"], p.get("rank"), p["role"]) for p in found["pods"]] == [
+        ("pod-0", 0, "Member"),
+        ("pod-1", 1, "Member"),
+        ("pod-2", None, "Standby"),
+    ]
+
+
+def test_why_it_waits(server: Server, run: Run, table: Table) -> None:
+    table.fail("pod-1", "boom")
+    table.look()
+    table.join("pod-1")
+    waiting = table.look().waiting
+    put(server, round_of(table.settled, waiting or "for pod-0"), participant(table, "pod-1"))
+    said = run("why", "mnist").stdout
+    assert "Round 1 ended (WorkerFailed): a worker of pod-1 failed: boom\n" in said
+    assert "The next round waits: " in said
+    assert run("status", "mnist").stdout.startswith("mnist is FormingRound: ")
+
+
+def test_why_it_has_ended(server: Server, run: Run, table: Table) -> None:
+    table.succeed("pod-0", "pod-1")
+    table.look()
+    put(server, round_of(table.settled))
+    said = run("why", "mnist").stdout
+    assert said.startswith("The run is Complete: all members have succeeded\n")
+    assert "another --rdzv-id" in said
+    result = run("why", "mnist", "--round", "1")
+    assert isinstance(result.exception, ClientError)
+    assert "keep no history" in str(result.exception)
+
+
+def test_a_list_has_runs_beside_jobs(server: Server, run: Run, table: Table) -> None:
+    jobs = dict(server.answers)
+    put(server, round_of(table.settled), participant(table, "pod-0"))
+    (row,) = json.loads(run("list", "-o", "json").stdout)["items"]
+    assert (row["name"], row["state"], row["members"], row["round"]) == ("mnist", "Training", 2, 1)
+    server.answers.update({key: value for key, value in jobs.items() if key.startswith(JOBS)})
+    assert len(json.loads(run("list", "-o", "json").stdout)["items"]) == 2
+
+
+@pytest.mark.parametrize("state", ["{", '{"version":1}', ""])
+def test_nonsense_in_a_lease_is_said(server: Server, run: Run, table: Table, state: str) -> None:
+    body = round_of(table.settled)
+    body["metadata"]["annotations"][STATE_ANNOTATION] = state
+    bad = lease("pod-9", {PEER_ANNOTATION: state, "elasticjob.dev/participant": state})
+    put(server, body, bad)
+    assert "mnist is Unreadable: Lease mnist.peers-round cannot be read" in run("status", "mnist").stdout
+    assert run("why", "mnist").exit_code == 0
+
+
+def test_where_there_is_neither_the_job_is_missing(server: Server, run: Run) -> None:
+    put(server)
+    result = run("status", "mnist")
+    assert isinstance(result.exception, NotInstalled)
+
+
+def test_one_that_succeeded_is_shown_so(server: Server, run: Run, table: Table) -> None:
+    table.succeed("pod-0")
+    table.look()
+    put(server, round_of(table.settled), participant(table, "pod-0"))
+    found = json.loads(run("status", "mnist", "-o", "json").stdout)
+    assert found["pods"][0]["role"] == AnnouncedState.SUCCEEDED
+    assert ParticipantRecord.parse(table.peers["pod-0"].record.dump()).state == AnnouncedState.SUCCEEDED
