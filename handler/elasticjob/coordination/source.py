@@ -12,13 +12,13 @@ from dataclasses import replace
 from typing import Any
 
 from elasticjob.api.errors import ApiError, Conflict, Forbidden, NotFound
-from elasticjob.api.leases import Lease
+from elasticjob.api.leases import Lease, read_lease
 from elasticjob.api.listing import HttpListApi
 from elasticjob.contract import names
 from elasticjob.contract.fields import RecordError
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.participant_record import ParticipantRecord
-from elasticjob.contract.round_record import MemberList, RoundRecord
+from elasticjob.contract.round_record import MemberList, Phase, RoundRecord
 from elasticjob.coordination.directory import Directory
 from elasticjob.coordination.pods import Pods
 from elasticjob.coordination.ports import Ports, refusing
@@ -48,7 +48,7 @@ class PeerSource:
         open_api: Callable[[], HttpListApi],
         changed: Callable[[RoundRecord], None],
     ) -> None:
-        self._run, self._me, self._open_api = run, me, open_api
+        self._run, self._me, self._open_api, self._changed = run, me, open_api, changed
         self._name = round_lease(run.name)
         self.labels: Mapping[str, str] = {RUN_LABEL: run.name}
         peer = PeerRecord(run.id, slot, run.minimum, run.maximum)
@@ -124,7 +124,14 @@ class PeerSource:
         with self._condition:
             hear = self._seat.hear_deleted if lease.deleted else self._seat.hear
             hear(read_round(lease), time.monotonic())
+            outcome, newest = self._seat.ended_before, self._seat.newest
             self._poke()
+        if outcome:
+            number = newest.state.number if newest is not None else 0
+            text = "another run of this name has followed it"
+            self._changed(
+                RoundRecord(self._run.id, number, Phase.CLOSED.value, message=text, outcome=outcome)
+            )
 
     def _poke(self) -> None:
         with self._condition:
@@ -179,7 +186,7 @@ class PeerSource:
             return None
         now = time.monotonic()
         sight = self._reader.peers(leases, now)
-        known = leases.get(self._seat.replaced)
+        known, shown = leases.get(self._seat.replaced), leases.get(self._name)
         suspected = known is not None and not known.alive and self._seat.replaced != self._me.pod
         return replace(
             sight,
@@ -191,6 +198,7 @@ class PeerSource:
             if self._seat.lease is not None
             else frozenset(),
             round_age=self._seat.round_age(now),
+            round_lease=read_round(read_lease(shown.body)) if shown is not None else None,
         )
 
     def _do(self, step: Step) -> None:

@@ -20,6 +20,8 @@ MAX_NAME = 253
 """Characters of an object's name."""
 MAX_STATE = 32
 """Characters of a member's state."""
+MOST_FORMER = 8
+"""How many runs that are over a later one of their name remembers: their late pods do not train again."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,10 @@ def _read_names(found: Fields, key: str, _: object) -> tuple[str, ...]:
     return tuple(name for (name,) in _rows(found, key, (MAX_NAME,), MAX_PEERS))
 
 
+def _read_former(found: Fields, key: str, _: object) -> tuple[tuple[str, str], ...]:
+    return tuple((run, outcome) for run, outcome in _rows(found, key, (MAX_ID, MAX_STATE), MOST_FORMER))
+
+
 def _read_optional_time(found: Fields, key: str, _: object) -> datetime | None:
     text = found.string(key, "")
     return read_time(found, key, text) if text else None
@@ -81,6 +87,7 @@ def _read_optional_time(found: Fields, key: str, _: object) -> datetime | None:
 _MEMBERS = Codec(_read_members, lambda members: [[m.id, m.name, m.key, m.state] for m in members])
 _REPORTS = Codec(_read_reports, lambda reports: [[r.name, r.time.isoformat()] for r in reports], omitted=True)
 _NAMES = Codec(_read_names, lambda names: [[name] for name in names], omitted=True)
+_FORMER = Codec(_read_former, lambda runs: [list(run) for run in runs], omitted=True)
 _TIME = Codec(_read_optional_time, lambda time: time.isoformat() if time else "", omitted=True)
 
 
@@ -107,3 +114,5 @@ class RunState(Record, what="run state", most_bytes=MAX_STATE_BYTES):
     """The highest step that a round has reported."""
     unsure: Annotated[bool, omitted(FLAG)] = False
     """The Lease was made again by a participant that may not have seen its last record."""
+    former: Annotated[tuple[tuple[str, str], ...], _FORMER] = ()
+    """The last runs of this name that were closed, oldest first: id and outcome."""

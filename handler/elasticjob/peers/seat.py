@@ -14,6 +14,7 @@ from elasticjob.contract.fields import RecordError
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.participant_record import AnnouncedState
 from elasticjob.peers.election import ORDER_SECONDS, PROBE_AFTER_SECONDS, Standing, next_claim, next_probe
+from elasticjob.peers.forming import SILENT_RENEWALS
 from elasticjob.peers.own import OwnWords, demands
 from elasticjob.peers.plan import Decision, look
 from elasticjob.peers.round_lease import (
@@ -28,7 +29,15 @@ from elasticjob.peers.round_lease import (
     Write,
 )
 from elasticjob.peers.run import Run
-from elasticjob.peers.settled import FORMING_RENEW, RUNNING_RENEW, Settled, begun_after, made_again, number_of
+from elasticjob.peers.settled import (
+    FORMING_RENEW,
+    RUNNING_RENEW,
+    Settled,
+    begun_after,
+    following,
+    made_again,
+    number_of,
+)
 from elasticjob.peers.sight import Sight
 from elasticjob.rounds.waits import WaitKey, Waits
 
@@ -42,6 +51,10 @@ MADE_AGAIN_SECONDS = 0.5
 """How long the coordinator has to make a deleted round Lease again before another participant does."""
 UNSURE_SECONDS = 3.0
 """That time if the deletion itself was not seen: another may know a later record."""
+
+
+DEAF_SECONDS = 3.0
+"""How long a watch may not bring what this coordinator has written until its Leases are listed again."""
 
 
 class Seat:
@@ -73,6 +86,7 @@ class Seat:
         self._current: Settled | None = None
         self._began: Mapping[WaitKey, float] = {}
         self._renewed = 0.0
+        self._unshown: tuple[RoundLease, float] | None = None
         self._explained = False
         self._confirmed: frozenset[str] = frozenset()
         self._reread = False
@@ -162,6 +176,12 @@ class Seat:
     def needs_sight(self) -> bool:
         """Whether it has to see the participants: to coordinate, or to follow another run of this name."""
         return self.coordinates or (self._foreign() and self.settled is not None and not self.settled.closed)
+
+    @property
+    def ended_before(self) -> str:
+        """The outcome of this run if another one has followed it; "" if that is not known."""
+        settled = self.settled
+        return dict(settled.former).get(self.run.id, "") if settled is not None and self._foreign() else ""
 
     def round_age(self, now: float) -> float:
         """For how long it has known the present round."""
@@ -267,6 +287,8 @@ class Seat:
             settled = made_again(newest, sure=False)
         if settled is None or settled.run != self.run.id:
             settled = self._first()
+        if self._foreign() and self.settled is not None:
+            settled = following(settled, self.settled)
         # the times of reports are by the clock of the coordinator before (P6)
         settled = replace(settled, state=replace(settled.state, unreachable_reports=()))
         return Write(settled, version=lease.version, claim=why, transitions=lease.transitions + 1)
@@ -276,7 +298,7 @@ class Seat:
         (P3), and its coordinator. If it has had no round, a run that has goes on: its Lease was deleted."""
         settled, newest = self.settled, self.newest
         assert settled is not None
-        if newest is not None and newest.closed:
+        if (newest is not None and newest.closed) or self.ended_before:
             return Rest(LONGEST_REST)
         goes_on = newest is not None and newest.state.number > 0 and _never_began(settled)
         if not (settled.closed or goes_on) and (sight is None or self._may_go_on(settled, sight)):
@@ -301,6 +323,8 @@ class Seat:
             return self._claim("the round Lease cannot be read" if settled is None else "it was set back")
         if sight is None:
             return Rest(LONGEST_REST)
+        if self._deaf(sight, now):
+            return ListAgain()
         if settled.closed:
             return Rest(LONGEST_REST)
         waits = Waits(self._began, now)
@@ -320,16 +344,30 @@ class Seat:
         wake = waits.wake_after if waits.wake_after is not None else LONGEST_REST
         return Rest(max(0.02, min(wake, due - now, LONGEST_REST)), decision.probes)
 
+    def _deaf(self, sight: Sight, now: float) -> bool:
+        """Whether the watch of the participants' Leases has not brought a write of this coordinator for too
+        long: its connection may be dead, while others see it renew, and wait for it."""
+        lease, shown = self.lease, sight.round_lease
+        if self._unshown is not None and (shown is None or not shown.older_than(self._unshown[0])):
+            self._unshown = None
+        if self._unshown is None and lease is not None and shown is not None and shown.older_than(lease):
+            self._unshown = lease, now
+        if self._unshown is None or now - self._unshown[1] <= DEAF_SECONDS:
+            return False
+        self._unshown = None
+        return True
+
     def _awaited(self, decision: Decision, sight: Sight) -> bool:
         """Whether a participant waits for this coordinator: then it shows that it lives."""
         r = decision.settled.state
         if not r.active:
             return True
-        ids = {m.id for m in r.members}
+        ids, patience = {m.id for m in r.members}, SILENT_RENEWALS * RUNNING_RENEW
         return any(
-            (p.record.state == AnnouncedState.JOINING and p.record.id not in ids)
+            (p.record.state == AnnouncedState.JOINING and p.record.id not in ids and p.silent < patience)
             or (p.report is not None and p.report.nonce == r.nonce and demands(p.report))
             for p in sight.peers.values()
+            if p.key not in sight.gone
         )
 
     # -- helpers -------------------------------------------------------------------------------------------

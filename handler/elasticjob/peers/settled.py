@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from elasticjob.contract.fields import RecordError
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.round_record import Phase, RoundRecord
-from elasticjob.peers.records import RunState
+from elasticjob.peers.records import MOST_FORMER, RunState
 from elasticjob.peers.run import Run
 from elasticjob.rounds.state import RoundState
 
@@ -35,6 +35,7 @@ class Settled:
     early_ends: int = 0
     best_step: int = 0
     unsure: bool = False
+    former: tuple[tuple[str, str], ...] = ()
 
     @staticmethod
     def first(run: Run, limits: Limits) -> Settled:
@@ -87,6 +88,7 @@ class Settled:
             early_ends=self.early_ends,
             best_step=self.best_step,
             unsure=self.unsure,
+            former=self.former,
         )
 
     @staticmethod
@@ -128,7 +130,15 @@ class Settled:
             rest.early_ends,
             rest.best_step,
             rest.unsure,
+            rest.former,
         )
+
+
+def following(run: Settled, before: Settled) -> Settled:
+    """This run in the place of another one of its name."""
+    ended = ((before.run, before.outcome),) if before.closed else ()
+    known = dict.fromkeys((*run.former, *before.former, *ended))
+    return replace(run, former=tuple(known)[-MOST_FORMER:])
 
 
 def number_of(record_text: str, rest_text: str) -> int:

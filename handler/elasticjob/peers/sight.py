@@ -8,6 +8,7 @@ from datetime import datetime
 
 from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob.contract.reports import FailureReport, ProgressReport, RoundReport
+from elasticjob.peers.round_lease import RoundLease
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,8 @@ class Sight:
     """For how many seconds this participant has known the present round."""
     finished: frozenset[str] = frozenset()
     """Of those that are ``gone``, the UIDs of pods that have ended with exit code 0."""
+    round_lease: RoundLease | None = None
+    """The round Lease as the watch of the participants' Leases shows it; None: it does not."""
 
     def is_there(self, name: str, key: str) -> bool:
         """Whether this incarnation may live although its Lease can't be read, or was deleted by hand."""

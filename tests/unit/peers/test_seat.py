@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 
 from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob.contract.reports import RoundReport
+from elasticjob.peers.records import MOST_FORMER
 from elasticjob.peers.round_lease import (
     Done,
     Identity,
@@ -20,7 +21,7 @@ from elasticjob.peers.round_lease import (
 )
 from elasticjob.peers.run import Run
 from elasticjob.peers.seat import CLOSE_SECONDS, Seat
-from elasticjob.peers.settled import Settled
+from elasticjob.peers.settled import Settled, following
 from elasticjob.peers.sight import Sight
 from tests.unit.peers.table import RUN, Table
 
@@ -185,6 +186,68 @@ def test_another_run_of_this_name_is_followed_when_it_is_over_or_its_members_are
     seat.hear(lease(closed, 11), 201.0)
     assert not must_see(seat)
     assert write_of(seat.step(202.0, None)).settled.run == "run-2"
+
+
+def test_a_coordinator_that_does_not_see_its_own_writes_lists_again() -> None:
+    """Its watch may hang on a dead connection while its writes arrive: those that wait see it renew."""
+    first = Table().settled
+    seat = seat_of()
+    seat.hear(lease(first, 10, ME), 100.0)
+    deaf = replace(NOTHING, round_lease=lease(first, 10, ME))
+    steps: list[Step] = []
+    for second in range(0, 12, 2):
+        step = seat.step(100.0 + second, deaf)
+        steps.append(step)
+        if isinstance(step, Write):
+            seat.hear_written(lease(first, 11 + second, ME), step, 100.0 + second)
+            seat.step(100.0 + second, deaf)
+    assert [type(step) for step in steps].count(ListAgain) in (1, 2)
+    hears = seat_of()
+    hears.hear(lease(first, 10, ME), 100.0)
+    for second in range(0, 60, 2):  # each write arrives with the next one
+        step = hears.step(100.0 + second, replace(NOTHING, round_lease=lease(first, 9 + second, ME)))
+        assert not isinstance(step, ListAgain)
+        if isinstance(step, Write):
+            hears.hear_written(lease(first, 11 + second, ME), step, 100.0 + second)
+
+
+def test_a_coordinator_does_not_renew_for_those_who_are_gone_or_silent() -> None:
+    """The pod of one that has failed stays, and its Lease with it."""
+    table = Table()
+    table.train("pod-0", "pod-1", "pod-2")
+    table.join("pod-3")
+    dead = table.peers["pod-3"]
+    for changes, renews in (
+        ({}, True),
+        ({"gone": {dead.key: "its pod has failed"}}, False),
+        ({"peers": {**table.peers, "pod-3": replace(dead, silent=25.0)}}, False),
+    ):
+        seat = seat_of()
+        seat.hear(lease(table.settled, 10, ME), 100.0)
+        sight = replace(NOTHING, **{"peers": table.peers, **changes})
+        assert isinstance(seat.step(200.0, sight), Write) == renews
+
+
+def test_a_late_participant_of_a_run_that_is_over_does_not_begin_it_again() -> None:
+    """Another run of this name has taken the round Lease, and remembers how the one before has ended."""
+    settled = trained()
+    closed = replace(settled, state=replace(settled.state, phase="Closed"), outcome="Complete")
+    newer = seat_of(Identity("pod-9", "uid-9"), Run(RUN.name, "run-2", 1, 2))
+    newer.hear(lease(closed, 10), 100.0)
+    taken = write_of(newer.step(102.0, None)).settled
+    assert taken.former == ((RUN.id, "Complete"),)
+    late = seat_of()
+    late.hear(lease(taken, 11, newer.me), 103.0)
+    assert late.ended_before == "Complete"
+    over = replace(taken, state=replace(taken.state, phase="Closed"))
+    for version, follower in ((12, newer.me), (13, None)):
+        late.hear(lease(over, version, follower), 104.0)
+        assert isinstance(late.step(999.0, NOTHING), Rest)
+
+
+def test_only_the_last_runs_are_remembered() -> None:
+    before = replace(trained(), former=tuple((f"run-{n}", "Complete") for n in range(20)))
+    assert len(following(trained(), before).former) == MOST_FORMER
 
 
 def test_none_is_judged_by_what_was_not_heard_before_the_leases_are_listed_anew() -> None:

@@ -97,7 +97,7 @@ JSON = st.recursive(
 )
 KEYS = (
     *json.loads(trained().rest().dump()),
-    *("unarrived", "ineligibleLeaders", "unreachableReports", "unsure", "start", "established"),
+    *("unarrived", "ineligibleLeaders", "unreachableReports", "unsure", "former", "start", "established"),
 )
 
 

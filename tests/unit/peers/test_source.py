@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
@@ -17,7 +17,8 @@ from elasticjob.api.listing import HttpListApi
 from elasticjob.contract import names
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.participant_record import ParticipantRecord
-from elasticjob.coordination.reading import read_round
+from elasticjob.contract.round_record import RoundRecord
+from elasticjob.coordination.reading import read_round, round_body
 from elasticjob.coordination.source import PeerSource
 from elasticjob.peers.records import PeerRecord
 from elasticjob.peers.round_lease import Identity
@@ -132,6 +133,18 @@ def test_the_job_owns_the_round_lease(server: Server, source: PeerSource) -> Non
     until(lambda: in_a_round(server), "a round begins")
     owned = [one["metadata"].get("ownerReferences") for verb, one in server.written if verb == "patch"]
     assert owned[0] == [{key: JOB[key] for key in ("apiVersion", "kind", "name", "uid")}]
+
+
+def test_a_pod_that_comes_after_its_run_hears_how_it_has_ended(server: Server) -> None:
+    """Another run has followed it."""
+    other = replace(Settled.first(Run("mnist", "run-2", 1, 1), Limits()), former=((RUN.id, "Complete"),))
+    written = round_body(other, "", "pod-9_uid-9", 1, {})["metadata"]["annotations"]
+    server.leases.put(NAME, written, "pod-9_uid-9")
+    records: list[RoundRecord] = []
+    source = PeerSource(RUN, ME, 0, Limits(), lambda: cast(HttpListApi, Api(server)), records.append)
+    source.start()
+    until(lambda: any(r.outcome == "Complete" and r.job_uid == RUN.id for r in records), "it is complete")
+    source.stop()
 
 
 def test_where_owners_may_not_be_changed_the_round_lease_has_none(
