@@ -38,7 +38,7 @@ test-slow: $(READY) controlplane ## the tests that make test leaves out: minutes
 test-guides: $(READY) controlplane ## the guides' scripts with the real libraries, which get an environment of their own (15 minutes; needs g++)
 	@$(BIN)/pytest tests/guides $(ARGS)
 
-test-kueue: $(READY) controlplane ## jobs in queues of the real Kueue (10 minutes; 15 more the first time, which builds it)
+test-kueue: $(READY) controlplane ## jobs in queues of the real Kueue (10 minutes; 15 more the first time, which builds it; ARGS="--operations 500" or "-m slow")
 	@$(BIN)/pytest tests/kueue $(ARGS)
 
 test-nodes: $(READY) ## the product on two nodes with kubelet and containerd, from built images (45 minutes, an hour the first time; root, installs packages)

@@ -21,6 +21,12 @@ ON = {"kueue": {"enabled": True}}
 _RIGHTS = ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How long, and how often, chance acts on jobs in queues: ``make test-kueue ARGS="--operations 500"``."""
+    parser.addoption("--operations", type=int, default=30, help="random operations of test_random_operations")
+    parser.addoption("--seed", type=int, default=7, help="of the random operations")
+
+
 @pytest.fixture(scope="session")
 def kueue(installed: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Kueue:
     """Kueue's manager, and the operator's account with the rights to use it."""

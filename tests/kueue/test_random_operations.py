@@ -3,7 +3,6 @@ as much quota is used as there are pods, and none is left when the jobs are gone
 
 from __future__ import annotations
 
-import os
 import random
 import time
 
@@ -14,11 +13,9 @@ from tests.e2e.job import Operator
 from tests.integration.lifecycle_job import ENDS_SLOWLY, SLEEPS, PlayedJob
 from tests.kueue.stage import REQUESTS, Stage, labels
 
-pytestmark = [pytest.mark.cluster, pytest.mark.devcluster, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.cluster, pytest.mark.devcluster, pytest.mark.timeout(7200)]
 
 QUEUES = ("a", "b")
-OPERATIONS = int(os.environ.get("ELASTICJOB_TEST_OPERATIONS", "30"))
-SEED = int(os.environ.get("ELASTICJOB_TEST_SEED", "7"))
 KINDS = (
     "submit",
     "submit",
@@ -37,9 +34,9 @@ KINDS = (
 class Life:
     """The jobs and the Workloads of others that there are."""
 
-    def __init__(self, cluster: Cluster, stage: Stage, operator: Operator) -> None:
+    def __init__(self, cluster: Cluster, stage: Stage, operator: Operator, seed: int) -> None:
         self.cluster, self.stage, self.operator = cluster, stage, operator
-        self.random = random.Random(SEED)
+        self.random = random.Random(seed)
         self.jobs: list[PlayedJob] = []
         self.others: list[str] = []
         self._made = 0
@@ -100,13 +97,18 @@ class Life:
 
 
 def test_quota_is_neither_leaked_nor_used_twice(
-    stage: Stage, played: PlayedJob, installed: Cluster, operator: Operator
+    stage: Stage,
+    played: PlayedJob,
+    installed: Cluster,
+    operator: Operator,
+    pytestconfig: pytest.Config,
 ) -> None:
+    operations, seed = int(pytestconfig.getoption("operations")), int(pytestconfig.getoption("seed"))
     flavor = stage.flavor()
     for queue in QUEUES:
         stage.queue(queue, 4, flavor)
-    life = Life(installed, stage, operator)
-    for _ in range(OPERATIONS):
+    life = Life(installed, stage, operator, seed)
+    for _ in range(operations):
         life.step()
     # What is asked of others' Workloads nobody gives back here: no operator is theirs.
     while life.others:
