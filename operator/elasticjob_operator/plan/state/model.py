@@ -27,6 +27,7 @@ from elasticjob.contract.reports import (
 from elasticjob.contract.round_record import MemberList, RoundRecord
 from elasticjob.contract.str_enum import StrEnum
 from elasticjob.rounds.sizes import ANY, Sizes
+from elasticjob.rounds.topology import Domains
 from elasticjob.rounds.waits import Wait, WaitKey
 from elasticjob_operator.plan.state.grant import Grant, QueueRequest
 from elasticjob_operator.plan.state.status import JobStatus
@@ -304,7 +305,8 @@ class Observed:
     renew their Leases meanwhile: the longest that any of them may still go by. ``uncounted`` says that
     pods run one worker although they may have more GPUs (``accelerators``). ``account_made``: when the
     job's own service account was made, by the API server's clock; None where there is none, or it can't be
-    seen."""
+    seen. ``domains``: where each node, by name, is in the network, from coarse to fine (``label=value``, or
+    "")."""
 
     pods: tuple[Pod, ...] = ()
     leases: Mapping[str, Participant] = field(default_factory=dict)
@@ -316,6 +318,7 @@ class Observed:
     member_list_round: int = 0
     uncounted: str = ""
     account_made: datetime | None = None
+    domains: Mapping[str, Domains] = field(default_factory=dict)
 
     @cached_property
     def rejected_pods(self) -> frozenset[str]:
