@@ -15,8 +15,9 @@ from typing import Any
 from unittest import mock
 
 from elasticjob.contract.round_record import Outcome
-from elasticjob.rounds.candidates import Candidate, Defer, FormRound, decide
+from elasticjob.rounds.candidates import Defer, FormRound, decide
 from elasticjob.rounds.causes import better
+from elasticjob.rounds.ranks import Candidate
 from elasticjob_operator.plan import lifecycle
 from elasticjob_operator.plan.changes import scaling
 from elasticjob_operator.plan.losses.members import Verdict

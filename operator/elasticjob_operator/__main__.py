@@ -15,6 +15,7 @@ from elasticjob_operator.settings import (
     HANDLER_IMAGE,
     HANDLER_IMAGE_ENV,
     NOTICE_TAINTS,
+    TOPOLOGY,
     BadSetting,
     Settings,
     from_environment,
@@ -96,6 +97,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         f"replaced; off: none (default: {','.join(NOTICE_TAINTS)})",
     )
     parser.add_argument(
+        "--topology-keys",
+        metavar="KEYS",
+        help="labels of nodes, with commas, from coarse to fine, that say where these are in the network: "
+        f"ranks follow them; off: ranks go by slot (default: {','.join(TOPOLOGY)})",
+    )
+    parser.add_argument(
         "--kueue",
         action=argparse.BooleanOptionalAction,
         default=None,
@@ -156,6 +163,7 @@ def choose(arguments: argparse.Namespace, environ: Mapping[str, str] = os.enviro
     flags["namespace_defaults"] = arguments.namespace_defaults
     flags["log_level"], flags["log_format"] = arguments.log_level, arguments.log_format
     flags["node_notice_taints"] = arguments.node_notice_taints
+    flags["topology_keys"] = arguments.topology_keys
     flags["handler_image"] = arguments.handler_image
     flags["handler_image_pull_policy"] = arguments.handler_image_pull_policy
     return from_environment(environ, flags)

@@ -28,6 +28,7 @@ METRICS_PER_JOB_ENV = "ELASTICJOB_METRICS_PER_JOB"
 METRICS_MAX_JOBS_ENV = "ELASTICJOB_METRICS_MAX_JOBS"
 METRICS_TOKEN_FILE_ENV = "ELASTICJOB_METRICS_TOKEN_FILE"
 NOTICE_TAINTS_ENV = "ELASTICJOB_NODE_NOTICE_TAINTS"
+TOPOLOGY_ENV = "ELASTICJOB_TOPOLOGY_KEYS"
 LOG_LEVEL_ENV = "ELASTICJOB_LOG_LEVEL"
 LOG_FORMAT_ENV = "ELASTICJOB_LOG_FORMAT"
 KUEUE_ENV = "ELASTICJOB_KUEUE"
@@ -35,6 +36,19 @@ HANDLER_IMAGE_ENV = "ELASTICJOB_HANDLER_IMAGE"
 HANDLER_PULL_POLICY_ENV = "ELASTICJOB_HANDLER_IMAGE_PULL_POLICY"
 LEASE_NAME = "elasticjob-operator"
 HANDLER_IMAGE = f"ghcr.io/elasticjob/elasticjob-handler:{__version__}"
+
+TOPOLOGY = (
+    "topology.kubernetes.io/region",
+    "topology.kubernetes.io/zone",
+    "cloud.google.com/gce-topology-block",
+    "cloud.google.com/gce-topology-subblock",
+    *(f"topology.k8s.aws/network-node-layer-{layer}" for layer in range(1, 5)),
+    *(f"network.topology.nvidia.com/{tier}" for tier in ("core", "spine", "leaf", "accelerator")),
+    "nvidia.com/gpu.clique",
+    "cloud.google.com/gce-topology-host",
+    "kubernetes.io/hostname",
+)
+"""Labels of nodes that clouds, Kubernetes and NVIDIA's Topograph set, from coarse to fine."""
 
 NOTICE_TAINTS = (
     "karpenter.sh/disrupted",
@@ -63,7 +77,7 @@ _ACCOUNT_FIELDS = {"maxRestarts": 0, "windowSeconds": 1}
 _OTHER_LIMITS = {"maxRoundsWithoutProgress": 1, "hangTimeoutSeconds": 1, "idleDeadlineSeconds": 1}
 """Fields of a failure policy, and the least of each."""
 _PULL_POLICIES = ("", "Always", "IfNotPresent", "Never")
-_TAINT_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _LEAST_TOKEN = 16
 _TOKEN = re.compile(rf"[!-~]{{{_LEAST_TOKEN},4096}}")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|)")
@@ -71,7 +85,8 @@ _UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0}
 
 
 _NO_METRICS = "off"
-_NO_NOTICES = "off"
+_OFF = "off"
+"""In place of a list of keys: none."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +128,8 @@ class Settings:
     """When kubelets pull it: Always, IfNotPresent or Never; empty: as Kubernetes decides by the tag."""
     job_defaults: JobDefaults = JobDefaults()  # noqa: RUF009 (frozen)
     """What holds for jobs that do not say it."""
+    topology: tuple[str, ...] = TOPOLOGY
+    """Labels of nodes that say where these are in the network, coarse to fine; empty: ranks go by slot."""
     notice_taints: tuple[str, ...] = NOTICE_TAINTS
     """Keys of taints that say that a node is about to go; empty: none is heeded."""
     kueue: bool = False
@@ -156,7 +173,8 @@ def from_environment(
             memory_checkpoints=_memory_checkpoints(given.get(DEFAULT_MEMORY_ENV, "").strip()),
             namespaces=_namespace_defaults(given.get(NAMESPACE_DEFAULTS_ENV, "").strip()),
         ),
-        notice_taints=_notice_taints(given.get(NOTICE_TAINTS_ENV, "").strip()),
+        topology=_keys(given, TOPOLOGY_ENV, TOPOLOGY, "labels", "topology.kubernetes.io/zone"),
+        notice_taints=_keys(given, NOTICE_TAINTS_ENV, NOTICE_TAINTS, "taints", "karpenter.sh/disrupted"),
         kueue=_truth(given, KUEUE_ENV, default=False),
         election=_election(given) if elect else None,
         probes=_address(given, PROBES_ENV),
@@ -219,18 +237,19 @@ def read_token(path: Path) -> str:
     return token
 
 
-def _notice_taints(text: str) -> tuple[str, ...]:
+def _keys(
+    given: Mapping[str, str], name: str, default: tuple[str, ...], what: str, example: str
+) -> tuple[str, ...]:
+    text = given.get(name, "").strip()
     if not text:
-        return NOTICE_TAINTS
-    if text.lower() == _NO_NOTICES:
+        return default
+    if text.lower() == _OFF:
         return ()
     keys = [key.strip() for key in text.split(",")]
     for key in keys:
-        if not _TAINT_KEY.fullmatch(key):
-            raise BadSetting(
-                f"{NOTICE_TAINTS_ENV} must be keys of taints with commas between them, such as "
-                f"karpenter.sh/disrupted, or off; found {key!r}"
-            )
+        if not _KEY.fullmatch(key):
+            expected = f"must be keys of {what} with commas between them, such as {example}, or off"
+            raise BadSetting(f"{name} {expected}; found {key!r}")
     return tuple(dict.fromkeys(keys))
 
 

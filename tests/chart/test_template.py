@@ -167,6 +167,17 @@ def test_the_time_to_live_reaches_the_operator_in_digits(helm: Helm, seconds: in
     assert variable in container["env"]
 
 
+def test_labels_of_the_topology_reach_the_operator(helm: Helm) -> None:
+    for values, flags in (
+        ({}, []),
+        ({"topology": {"keys": ["a.example/row", "rack"]}}, ["a.example/row,rack"]),
+    ):
+        (made,) = of_kind(helm, values, "Deployment")
+        (container,) = made["spec"]["template"]["spec"]["containers"]
+        given = [flag for flag in container["args"] if flag.startswith("--topology-keys")]
+        assert given == [f"--topology-keys={flag}" for flag in flags]
+
+
 def test_the_taints_of_notice_are_those_that_the_operator_knows(helm: Helm) -> None:
     (made,) = of_kind(helm, {}, "Deployment")
     (container,) = made["spec"]["template"]["spec"]["containers"]

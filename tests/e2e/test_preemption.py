@@ -90,6 +90,56 @@ def test_the_scheduler_preempts_a_member(job: JobRun) -> None:
     job.complete()
 
 
+# shows: the scheduler preempts a pod
+def test_the_scheduler_takes_pods_beyond_the_minimum_first(job: JobRun) -> None:
+    """Others are more important than these pods, and less than those without which the job does not train."""
+    cluster, node = job.cluster, job.cluster.node_names[0]
+    here = {"nodeSelector": {"kubernetes.io/hostname": node}, "resources": HALF_A_NODE}
+    classes = {name: f"{job.namespace}-{name}" for name in ("low", "middle", "high")}
+    history = PodHistory(cluster, job.namespace)
+    try:
+        for value, name in enumerate(classes.values()):
+            cluster.apply(
+                json.dumps(
+                    {
+                        "apiVersion": "scheduling.k8s.io/v1",
+                        "kind": "PriorityClass",
+                        "metadata": {"name": name},
+                        "value": value,
+                    }
+                )
+            )
+        job.apply(
+            pod={"priorityClassName": classes["high"], **here},
+            replicas=2,
+            minReplicas=1,
+            scaling={"extraPriorityClassName": classes["low"]},
+        )
+        job.training(1, members=2)
+        for name in ("first", "second"):
+            other = {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": name, "namespace": job.namespace},
+                "spec": {
+                    "priorityClassName": classes["middle"],
+                    "containers": [{"name": "main", "image": "any", "command": ["sleep", "600"]}],
+                    "terminationGracePeriodSeconds": 1,
+                    **here,
+                },
+            }
+            cluster.apply(json.dumps(other))
+        job.training(2, members=1)
+        assert history.disruption("job-1-0")["reason"] == "PreemptionByScheduler"
+        assert not history.disruption("job-0-0")
+        job.goes_on(2)
+    finally:
+        cluster.kubectl("-n", job.namespace, "delete", "pod", "first", "second", "--ignore-not-found")
+        cluster.kubectl("delete", "priorityclass", *classes.values(), "--ignore-not-found")
+    job.stop()
+    job.complete()
+
+
 @pytest.mark.slow
 # shows: a pod is evicted through the API (`kubectl drain --delete-emptydir-data`; without ...
 def test_members_are_evicted(job: JobRun) -> None:

@@ -131,6 +131,7 @@ def statuses() -> dict[str, dict[str, Any]]:
     """Statuses of jobs in different states, by the name of their file."""
     runs = ("start mnist-0-0 mnist-1-0", "establish", "progress 100-250 first=4 training=60")
     ends = ("succeed mnist-0-0 mnist-1-0", "exit mnist-0-0 0", "exit mnist-1-0 0")
+    racks = ("start mnist-0-0 mnist-2-0 node=a", "start mnist-1-0 node=b")
     fails = ("limit application 0", "fail mnist-0-0 exit=1", "fail mnist-1-0")
     return {
         "first-write": _played(),
@@ -147,6 +148,7 @@ def statuses() -> dict[str, dict[str, Any]]:
         "lost-time": _played("wait 10", *runs),
         "early-ends": _played("run mnist-0-0 mnist-1-0", "exit mnist-0-0 1", "exit mnist-1-0 1"),
         "fenced": _played(*runs, "fenced"),
+        "topology": _played("topology a=z/r1 b=z/r2", "job replicas=3", *racks, "establish"),
         "all-fields": status_json.dump(status_json.parse(_short(status_json.dump(full(2))))),
     }
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from elasticjob.rounds.topology import Domains
 from elasticjob_operator.plan.state.model import Exit, Now, Pod
 from elasticjob_operator.plan.state.status import JobStatus
 
@@ -38,6 +39,13 @@ class NodeCommands:
     pods: dict[str, Pod]
     trace: list[str]
     node_states: dict[str, str]
+    domains: dict[str, Domains]
+
+    def do_topology(self, **places: str) -> None:
+        """``topology a=z1/r1 b=z1/r2``: the zone and the rack of each node."""
+        for node, place in places.items():
+            zone, rack = place.split("/")
+            self.domains[node] = (f"zone={zone}", f"rack={rack}")
 
     def now(self) -> Now:
         """``World`` has it."""

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta, timezone
 from elasticjob.contract.names import STANDBY_LABEL
 from elasticjob.contract.round_record import RoundRecord
 from elasticjob.core import participant
+from elasticjob.rounds.topology import Domains
 from elasticjob.rounds.waits import Wait, WaitKey
 from elasticjob_operator.act.job_state import Renewals
 from elasticjob_operator.plan.planner import plan, plan_without_status_write
@@ -70,6 +71,7 @@ class World(
     record: RoundRecord | None = None
     pods: dict[str, Pod] = field(default_factory=dict)
     node_states: dict[str, str] = field(default_factory=dict)
+    domains: dict[str, Domains] = field(default_factory=dict)
     leases: dict[str, Participant] = field(default_factory=dict)
     timers: dict[WaitKey, float] = field(default_factory=dict)
     waits: tuple[Wait, ...] = ()
@@ -372,6 +374,7 @@ class World(
             self.others_waiting,
             told,
             account_made=self.account_made,
+            domains=self.domains,
         )
         now, before = self.now(), len(self.trace)
         job = self.job if self.grant is None else granted(self.job, self.grant)

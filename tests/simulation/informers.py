@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from elasticjob.contract.round_record import RoundRecord
+from elasticjob.rounds.topology import Domains
 from elasticjob_operator.observe.write_outages import WriteOutages
 from elasticjob_operator.plan.state.model import Job, Observed, Participant, Pod
 from elasticjob_operator.plan.state.status import JobStatus
@@ -107,6 +108,7 @@ class Informers(Client):
         self.api_path = True
         self.cache = Cache()
         self.write_outages = WriteOutages()
+        self.domains: dict[str, Domains] = {}
         self.ready = False
         self._gaps = 0
         self._good_since: float | None = None
@@ -325,5 +327,10 @@ class Informers(Client):
                 listed = item.value.number
         ready = frozenset(name for name, node in nodes.items() if node.ready)
         return Observed(
-            tuple(sorted(pods, key=lambda p: p.name)), leases, record, ready, member_list_round=listed
+            tuple(sorted(pods, key=lambda p: p.name)),
+            leases,
+            record,
+            ready,
+            member_list_round=listed,
+            domains=self.domains,
         )

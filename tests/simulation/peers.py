@@ -12,11 +12,12 @@ from datetime import datetime, timedelta, timezone
 
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.reports import RoundReport
-from elasticjob.rounds.candidates import Candidate, Expected, FormRound
+from elasticjob.rounds.candidates import Expected, FormRound
 from elasticjob.rounds.causes import Cause, better
 from elasticjob.rounds.establishment import take_established
 from elasticjob.rounds.formation import ended, expect_members, form, last_call, published
 from elasticjob.rounds.judgement import judge
+from elasticjob.rounds.ranks import Candidate
 from elasticjob.rounds.state import Finding, Heard, Member, MemberState, RoundState, RoundView
 from elasticjob.rounds.waits import WaitKey, Waits
 from tests.simulation.kernel import Host, Kernel, Script

@@ -175,6 +175,8 @@ class World(Training):
             float(int(rng.uniform(0.0, 2 * self.clocks))),
             self.kernel.say,
         )
+        if self.traits.racks:
+            operator.domains = {name: (f"rack={name[-1] in '02'}", name) for name in self.cluster.nodes}
         operator.inline_members = 1 if self.seed % 3 == 1 else INLINE_MEMBERS
         if self.traits.failing is not None and self.traits.failing.what in OWNED:
             operator.owned = Owned(operator)

@@ -137,6 +137,16 @@ def test_ready_nodes() -> None:
     assert scene.observe().nodes is None, "the watch is interrupted"
 
 
+def test_where_nodes_are_in_the_network() -> None:
+    scene = Scene()
+    for name, labels in (("n1", {"zone": "z", "rack": "7"}), ("n2", {"rack": "7", "other": "x"})):
+        meta = {"name": name, "uid": name, "resourceVersion": "5", "labels": labels}
+        scene.cache.nodes.put(read_node({"metadata": meta}, topology=("zone", "rack")))
+    assert scene.observe().domains == {"n1": ("zone=z", "rack=7"), "n2": ("", "rack=7")}
+    scene.cache.nodes.remove("", "n2")
+    assert scene.observe().domains == {"n1": ("zone=z", "rack=7")}
+
+
 def test_an_answer_that_is_later_than_the_watch_brings_no_pod_back() -> None:
     """The pod was made by us and deleted by somebody at once: the watch said both before our answer came."""
     scene = Scene()

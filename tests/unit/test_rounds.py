@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticjob.rounds.candidates import Candidate, Defer, Expected, FormRound, assign_ranks, decide
+from elasticjob.rounds.candidates import Defer, Expected, FormRound, decide
+from elasticjob.rounds.ranks import Candidate, assign_ranks
 
 
 @st.composite

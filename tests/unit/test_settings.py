@@ -51,6 +51,14 @@ def test_the_time_to_live_of_jobs_that_say_none() -> None:
             chosen(ELASTICJOB_DEFAULT_TTL_SECONDS_AFTER_FINISHED=wrong)
 
 
+def test_labels_that_say_where_nodes_are() -> None:
+    assert chosen().topology[1] == "topology.kubernetes.io/zone"
+    assert chosen("--topology-keys a.example/row,rack").topology == ("a.example/row", "rack")
+    assert chosen(ELASTICJOB_TOPOLOGY_KEYS="off").topology == ()
+    with pytest.raises(BadSetting, match="ELASTICJOB_TOPOLOGY_KEYS must be keys of labels with commas"):
+        chosen(ELASTICJOB_TOPOLOGY_KEYS="rack=7")
+
+
 def test_taints_that_say_that_a_node_is_about_to_go() -> None:
     assert "karpenter.sh/disrupted" in chosen().notice_taints
     flag = "--node-notice-taints a.example/b,ToBeDeletedByClusterAutoscaler,a.example/b"

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticjob.rounds.candidates import Candidate, Defer, Expected, FormRound, decide
+from elasticjob.rounds.candidates import Defer, Expected, FormRound, decide
+from elasticjob.rounds.ranks import Candidate
 from elasticjob.rounds.sizes import ANY, Sizes
 from elasticjob_operator.observe.spec import read_spec
 from elasticjob_operator.plan.queue.workloads import chunks, pieces

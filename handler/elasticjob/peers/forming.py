@@ -11,10 +11,11 @@ from elasticjob.peers.pacing import pause_seconds
 from elasticjob.peers.settled import FORMING_RENEW, RUNNING_RENEW, Settled
 from elasticjob.peers.sight import Peer, Sight
 from elasticjob.peers.waiting import PeerWait
-from elasticjob.rounds.candidates import Candidate, Expected, FormRound, listed
+from elasticjob.rounds.candidates import Expected, FormRound, listed
 from elasticjob.rounds.causes import PLANNED
 from elasticjob.rounds.formation import expect_members, form, last_call, published
 from elasticjob.rounds.judgement import judge
+from elasticjob.rounds.ranks import Candidate
 from elasticjob.rounds.state import Member, MemberState, RoundState, RoundView
 
 SILENT_RENEWALS = 4

@@ -1,4 +1,4 @@
-"""Which participants are in the next round, in which order, and whether to wait for more. Pure.
+"""Which size the next round has, and whether to wait for more participants. Pure.
 
 A round starts as soon as every participant that can be expected has joined, up to the desired size.
 """
@@ -9,24 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from elasticjob.contract.text import counted
+from elasticjob.rounds.ranks import Candidate, assign_ranks
 from elasticjob.rounds.sizes import ANY, Sizes
+from elasticjob.rounds.topology import Domains
 
 _REASONS = 3
 """The most reasons that a sentence gives for a wait."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A live participant that has announced itself and may be a member."""
-
-    id: str
-    name: str
-    slot: int | None = None
-    """The order of newcomers; those without one come last, by name."""
-    last_group_rank: int | None = None
-    """Its rank in the round before; None for a newcomer."""
-    may_lead: bool = True
-    """False if members could not reach it as leader."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +32,8 @@ class Expected:
     """How much longer neither a newcomer nor a member of a higher rank takes its place."""
     where: str = ""
     """Its node; "": not known."""
+    domains: Domains = ()
+    """As those of a candidate."""
 
 
 @dataclass(frozen=True)
@@ -113,43 +103,10 @@ def joined_of(joined: int, replicas: int) -> str:
     return f"{joined} of {counted(replicas, 'replica')} {'has' if 1 in (joined, replicas) else 'have'} joined"
 
 
-def assign_ranks(candidates: Iterable[Candidate], size: int) -> tuple[Candidate, ...]:
-    """Choose at most ``size`` candidates and put them in rank order.
-
-    Members of the round before come first, lowest rank first, then newcomers by slot. A survivor keeps
-    its rank while the size allows it; newcomers fill the vacated ranks, lowest first; gaps that remain
-    close, so that the order stays when a round shrinks. If the first may not lead, it swaps places with the
-    first that may. If no chosen one may lead, the first of the others that may replaces the last.
-    """
-    by_preference = sorted(candidates, key=_preference)
-    ordered = by_preference[:size]
-    if ordered and not any(c.may_lead for c in ordered):
-        ordered[-1] = next((c for c in by_preference[size:] if c.may_lead), ordered[-1])
-    survivors = {c.last_group_rank: c for c in ordered if c.last_group_rank is not None}
-    newcomers = [c for c in ordered if c.last_group_rank is None]
-    ranked: list[Candidate] = []
-    for rank in range(max(survivors, default=-1) + 1):
-        if rank in survivors:
-            ranked.append(survivors[rank])
-        elif newcomers:
-            ranked.append(newcomers.pop(0))
-    ranked.extend(newcomers)
-    if ranked and not ranked[0].may_lead:
-        other = next((i for i, c in enumerate(ranked) if c.may_lead), None)
-        if other is not None:
-            ranked[0], ranked[other] = ranked[other], ranked[0]
-    return tuple(ranked)
-
-
 def _with_a_place(candidates: Iterable[Candidate], held: Iterable[Expected], size: int) -> list[Expected]:
     """The ``held`` ones that would be members if all of them joined now."""
-    coming = {Candidate("", e.name, None, e.last_group_rank): e for e in held}
-    chosen = sorted((*candidates, *coming), key=_preference)[:size]
-    return [coming[c] for c in chosen if c in coming]
-
-
-def _preference(c: Candidate) -> tuple[bool, int, bool, int, str]:
-    return (c.last_group_rank is None, c.last_group_rank or 0, c.slot is None, c.slot or 0, c.name)
+    coming = {Candidate("", e.name, None, e.last_group_rank, True, e.domains): e for e in held}
+    return [coming[c] for c in assign_ranks((*candidates, *coming), size) if c in coming]
 
 
 def listed(names: Sequence[str]) -> str:

@@ -7,8 +7,9 @@ from dataclasses import replace
 from datetime import datetime
 
 from elasticjob.contract.round_record import Phase
-from elasticjob.rounds.candidates import Candidate, Defer, Expected, FormRound, decide
+from elasticjob.rounds.candidates import Defer, Expected, FormRound, decide
 from elasticjob.rounds.causes import PLANNED, Cause
+from elasticjob.rounds.ranks import Candidate
 from elasticjob.rounds.sizes import ANY, Sizes
 from elasticjob.rounds.state import Finding, Member, MemberState, RoundState, RoundView
 from elasticjob.rounds.waits import RoundWait

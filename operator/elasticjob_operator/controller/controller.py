@@ -70,7 +70,13 @@ class Controller:
             changed=self.queue.add, forgotten=self._forget, defaults=settings.job_defaults
         )
         self.cache = ClusterCache(
-            api, settings.namespaces, self.enqueue, clock, settings.notice_taints, settings.kueue
+            api,
+            settings.namespaces,
+            self.enqueue,
+            clock,
+            settings.notice_taints,
+            settings.kueue,
+            settings.topology,
         )
         handler = HandlerImage(settings.handler_image, settings.handler_pull_policy)
         applier = Applier(api, self.cache, clock, handler, self._workers.spawn, settings.kueue)

@@ -19,6 +19,7 @@ from elasticjob_operator.observe.client import Api
 from elasticjob_operator.observe.errors import ApiError
 from elasticjob_operator.observe.fields import version_of
 from elasticjob_operator.observe.informer import Informer, Read, read_one
+from elasticjob_operator.observe.known_nodes import KnownNodes
 from elasticjob_operator.observe.lists import PAGE, read_list
 from elasticjob_operator.observe.objects import SeenAccount, SeenNode, T, read_account, read_node
 from elasticjob_operator.observe.seen_lease import SeenLease, read_lease
@@ -61,7 +62,7 @@ class Watched:
 
 class ClusterCache:
     """See the module. ``namespaces`` empty: all of them. ``notices``: keys of taints that nodes have which
-    are about to go. ``queues``: Workloads of Kueue are watched, too."""
+    are about to go; ``topology``: labels of their domains. ``queues``: Kueue's Workloads are watched, too."""
 
     def __init__(
         self,
@@ -71,6 +72,7 @@ class ClusterCache:
         clock: Callable[[], float],
         notices: Collection[str] = (),
         queues: bool = False,
+        topology: Sequence[str] = (),
     ) -> None:
         self._api = api
         self._queues = queues
@@ -84,7 +86,6 @@ class ClusterCache:
         """The informers whose watch is late."""
         self._on_deleted_nodes: dict[str, None] = {}
         """UIDs of pods that were on a node when its object was deleted. Names of nodes come back."""
-        self._ready: frozenset[str] | None = None
         self.pods: Store[SeenPod] = Store(self._pod_changed, clock)
         self.leases: Store[SeenLease] = Store(self._lease_changed, clock, self._lease_written)
         self.nodes: Store[SeenNode] = Store(self._node_changed, clock)
@@ -93,7 +94,8 @@ class ClusterCache:
         self._accounts_gone: dict[tuple[str, str, str], int] = {}
         """How often the account of a job (namespace, name, UID) was deleted, of those that were last."""
         self._watched = {ns: self._informers(ns) for ns in (namespaces or ("",))}
-        read = partial(read_node, notices=notices)
+        self._known_nodes = KnownNodes(self.nodes)
+        read = partial(read_node, notices=notices, topology=topology)
         self._nodes = Informer(api, "/api/v1/nodes", read, self.nodes, clock, optional=True)
 
     def informers(
@@ -234,7 +236,8 @@ class ClusterCache:
                 for name in sorted(pods)
             ),
             leases=participants,
-            nodes=self._ready_nodes(),
+            nodes=self._known_nodes.ready if self._nodes.good_since is not None else None,
+            domains=self._known_nodes.domains,
             account_made=next((account.made for account in self._accounts_of(job)), None),
         )
 
@@ -403,12 +406,6 @@ class ClusterCache:
             notice=notice,
         )
 
-    def _ready_nodes(self) -> frozenset[str] | None:
-        """The names of the ready nodes, None where nodes can't be seen. Kept until one changes."""
-        if self._ready is None:
-            self._ready = frozenset(node.name for node in self.nodes.all() if node.ready)
-        return self._ready if self._nodes.good_since is not None and len(self.nodes) else None
-
     def _check_standstill(self, now: float) -> None:
         if now - self._pulse_at > _STANDSTILL_SECONDS:
             log.warning(
@@ -442,7 +439,7 @@ class ClusterCache:
         self._api.write_outages.lease_written(lease.namespace, self._clock())
 
     def _node_changed(self, node: SeenNode) -> None:
-        self._ready = None
+        self._known_nodes = KnownNodes(self.nodes)
         theirs = [pod for pod in self.pods.all() if pod.pod.node == node.name]
         if self.nodes.get("", node.name) is None:
             self._on_deleted_nodes.update(dict.fromkeys(pod.uid for pod in theirs))

@@ -8,12 +8,13 @@ modules of their own (``seen_pod``, ``seen_lease``).
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
 from elasticjob.contract.names import JOB_LABEL
+from elasticjob.rounds.topology import Domains
 from elasticjob_operator.observe.fields import first_owner_of, mapping, mappings, text_of, time_of, version_of
 
 UNREACHABLE_TAINT = "node.kubernetes.io/unreachable"
@@ -47,13 +48,15 @@ class Taint:
 class SeenNode(Seen):
     """A node. ``unreachable`` and ``out_of_service`` are taints: the control plane puts the first there when
     it has not heard of the kubelet for a while; a person or a controller that knows that the machine is off
-    sets the second. ``notices`` are the taints that say that the node is about to go."""
+    sets the second. ``notices`` are the taints that say that the node is about to go. ``domains`` are where
+    it is in the network, from coarse to fine, each as ``label=value``, "" for one that it does not name."""
 
     ready: bool
     unreachable: bool = False
     out_of_service: bool = False
     notices: tuple[Taint, ...] = ()
     zone: str = ""
+    domains: Domains = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +71,19 @@ T = TypeVar("T", bound=Seen)
 
 
 def read_node(
-    raw: Mapping[str, Any], _old: SeenNode | None = None, *, notices: Collection[str] = ()
+    raw: Mapping[str, Any],
+    _old: SeenNode | None = None,
+    *,
+    notices: Collection[str] = (),
+    topology: Sequence[str] = (),
 ) -> SeenNode:
     """Slim a Node. One without a Ready condition is taken for ready: nothing speaks against it yet.
 
     ``notices`` are the keys of taints that say that a node is about to go. A mere preference of schedulers
-    (PreferNoSchedule) says that it may.
+    (PreferNoSchedule) says that it may. ``topology`` are the labels of its domains.
     """
     meta = mapping(raw, "metadata")
+    labels = mapping(meta, "labels")
     ready = next(
         (c for c in mappings(mapping(raw, "status"), "conditions") if c.get("type") == "Ready"), None
     )
@@ -94,7 +102,10 @@ def read_node(
             for taint in mappings(mapping(raw, "spec"), "taints")
             if taint.get("key") in notices and taint.get("effect") in _KEEPS_PODS_AWAY
         ),
-        zone=sys.intern(text_of(mapping(meta, "labels").get(ZONE_LABEL))),
+        zone=sys.intern(text_of(labels.get(ZONE_LABEL))),
+        domains=tuple(
+            sys.intern(f"{key}={value}") if (value := text_of(labels.get(key))) else "" for key in topology
+        ),
     )
 
 

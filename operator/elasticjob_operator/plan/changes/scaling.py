@@ -73,7 +73,14 @@ def rescale(p: Pass) -> str:
     unfit = {m.id: why for m in p.status.members() if (why := _unfit(p, m))}
     staying = [m for m in p.status.members() if m.id not in unfit]
     missed = [
-        Expected(m.pod_name, RANK_HELD_SECONDS, unfit[m.id], m.group_rank, RANK_HELD_SECONDS)
+        Expected(
+            m.pod_name,
+            RANK_HELD_SECONDS,
+            unfit[m.id],
+            m.group_rank,
+            RANK_HELD_SECONDS,
+            domains=p.observed.domains.get(m.node_name, ()),
+        )
         for m in p.status.members()
         if m.id in unfit
     ]

@@ -10,11 +10,12 @@ from elasticjob.contract.participant_record import AnnouncedState, endpoint_at
 from elasticjob.contract.round_record import INLINE_MEMBERS as INLINE_MEMBERS
 from elasticjob.contract.round_record import MemberList, Phase, RoundRecord
 from elasticjob.contract.text import counted, node_words
-from elasticjob.rounds.candidates import Candidate, Defer, Expected, listed, reasons
+from elasticjob.rounds.candidates import Defer, Expected, listed, reasons
 from elasticjob.rounds.causes import ENDS_ALONE, PLANNED, Cause
 from elasticjob.rounds.establishment import continues_series, take_established
 from elasticjob.rounds.formation import ended, expect_members, last_call, published
 from elasticjob.rounds.formation import form as form_round
+from elasticjob.rounds.ranks import Candidate
 from elasticjob.rounds.state import GONE, MemberState
 from elasticjob_operator.plan.charges import backoff, revision
 from elasticjob_operator.plan.charges.charging import (
@@ -27,6 +28,7 @@ from elasticjob_operator.plan.charges.charging import (
 )
 from elasticjob_operator.plan.losses import kernel, members, unheard
 from elasticjob_operator.plan.rounds import fencing, progress
+from elasticjob_operator.plan.rounds.crossings import crossings
 from elasticjob_operator.plan.state.evidence import NEVER_CHARGED, SCALING, Evidence
 from elasticjob_operator.plan.state.job_waits import JobWait
 from elasticjob_operator.plan.state.model import Pod
@@ -196,8 +198,12 @@ def form(p: Pass) -> tuple[Waiting, str]:
     # Those who cannot write cannot rejoin: why they have left is the cause.
     found = [f for f in found if f.member is None or not unheard.says_left(p, f.member.group_rank)]
     record_evidence(p, kernel.as_evidence(found))
-    expected = [unheard.explained(p, one) for one in expected]
     last = p.status.members()
+    nodes = {m.pod_name: m.node_name for m in last}
+    expected = [
+        replace(unheard.explained(p, one), domains=p.observed.domains.get(nodes[one.name], ()))
+        for one in expected
+    ]
     awaited = any(m.state == MemberState.MEMBER for m in last)
     if last and not awaited:
         failed_by_rule = charge_last_round(p) or failed_by_rule
@@ -251,7 +257,14 @@ def candidates(p: Pass, entries: Iterable[ParticipantStatus]) -> list[Candidate]
     if p.job.spec.template is None:  # a pod that replaces a member may have its name
         ineligible -= {m.pod_name for m in p.status.members() if m.pod_uid not in p.pods_by_uid}
     return [
-        Candidate(e.id, e.pod_name, e.slot, ranks.get(e.pod_uid), e.pod_name not in ineligible)
+        Candidate(
+            e.id,
+            e.pod_name,
+            e.slot,
+            ranks.get(e.pod_uid),
+            e.pod_name not in ineligible,
+            p.observed.domains.get(e.node_name, ()),
+        )
         for e in entries
     ]
 
@@ -415,6 +428,7 @@ def _publish(
             leader_endpoint=_endpoint(p, leader),
             members=len(chosen),
             world_size=sum(counts) if len(counts) == len(chosen) else None,
+            crossings=crossings(chosen, p.observed.domains),
             start_time=following.start,
             cause=why.cause,
             account=why.account,

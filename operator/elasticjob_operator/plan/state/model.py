@@ -27,6 +27,7 @@ from elasticjob.contract.reports import (
 from elasticjob.contract.round_record import MemberList, RoundRecord
 from elasticjob.contract.str_enum import StrEnum
 from elasticjob.rounds.sizes import ANY, Sizes
+from elasticjob.rounds.topology import Domains
 from elasticjob.rounds.waits import Wait, WaitKey
 from elasticjob_operator.plan.state.grant import Grant, QueueRequest
 from elasticjob_operator.plan.state.status import JobStatus
@@ -124,6 +125,7 @@ class JobSpec:
     """``spec``, with what is absent made explicit. ``template`` is None when the operator does not create the
     pods, ``warm_workers`` when that is left to the pods, ``memory_checkpoints`` when there are none.
     ``replicas`` is one of the ``sizes``; ``beyond_size`` of the ``spares`` are replicas beyond it.
+    ``extra_priority_class``: of pods beyond ``least``.
     ``fencing_needs_proof``: also of a round whose checkpoints are fenced. Times are seconds, None is
     never."""
 
@@ -133,6 +135,7 @@ class JobSpec:
     spares: int = 0
     sizes: Sizes = ANY
     beyond_size: int = 0
+    extra_priority_class: str = ""
     nproc_per_node: str | None = None
     template: Mapping[str, Any] | None = None
     handler_source: str = HandlerSource.INJECTED
@@ -160,6 +163,11 @@ class JobSpec:
     def pods(self) -> int:
         """How many pods are wanted: replicas, and spares that stand by."""
         return self.replicas + self.spares
+
+    @property
+    def least(self) -> int:
+        """How many pods the job does not train without."""
+        return self.replicas if self.min_replicas is None else min(self.min_replicas, self.replicas)
 
 
 @dataclass(frozen=True)
@@ -304,7 +312,8 @@ class Observed:
     renew their Leases meanwhile: the longest that any of them may still go by. ``uncounted`` says that
     pods run one worker although they may have more GPUs (``accelerators``). ``account_made``: when the
     job's own service account was made, by the API server's clock; None where there is none, or it can't be
-    seen."""
+    seen. ``domains``: where each node, by name, is in the network, from coarse to fine (``label=value``, or
+    "")."""
 
     pods: tuple[Pod, ...] = ()
     leases: Mapping[str, Participant] = field(default_factory=dict)
@@ -316,6 +325,7 @@ class Observed:
     member_list_round: int = 0
     uncounted: str = ""
     account_made: datetime | None = None
+    domains: Mapping[str, Domains] = field(default_factory=dict)
 
     @cached_property
     def rejected_pods(self) -> frozenset[str]:

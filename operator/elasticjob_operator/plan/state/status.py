@@ -89,6 +89,17 @@ RESUMED_MESSAGE = "the job was resumed"
 
 
 @dataclass(frozen=True)
+class Crossings:
+    """One of ``currentRound.crossings``: by this label of nodes the members are in so many ``domains``. Of
+    the neighbours in the ring of ranks so many are in different ones, and would be ``in_slot_order``."""
+
+    key: str
+    domains: int
+    crossings: int
+    in_slot_order: int
+
+
+@dataclass(frozen=True)
 class RoundStatus:
     """``status.currentRound``. ``number`` 0 with phase Broken is the time before the first round.
 
@@ -119,6 +130,7 @@ class RoundStatus:
     leader_endpoint: str = internal("")
     members: int = always(0)
     world_size: int | None = None
+    crossings: tuple[Crossings, ...] = ()
     start_time: datetime | None = None
     established_time: datetime | None = None
     quorum_time: datetime | None = internal(None)
