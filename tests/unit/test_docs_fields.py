@@ -47,7 +47,7 @@ OF_KUBEFLOW = {
     "schedulingPolicy",
 }
 """Of PyTorchJob, TrainJob and its runtimes."""
-OF_KUEUE = {"externalFrameworks", "queueingStrategy"}
+OF_KUEUE = {"externalFrameworks", "queueingStrategy", "recoveryTimeout", "waitForPodsReady"}
 """Of its configuration and its queues."""
 OF_THE_PROBES = {"heardSeconds", "loopLagSeconds"}
 PATH = re.compile(r"(?<![\w./-])((?:spec|status)(?:\.(?!(?:md|py)\b)[a-zA-Z]+)+)")
