@@ -290,7 +290,7 @@ class Process(Host):
                 yield from self._write_round(step)
             elif isinstance(step, Read):
                 answer = yield self.api.call(self, lambda: self.api.read(self.history.lease))
-                seat.hear(answer.as_round(), kernel.now)
+                seat.hear_read(answer.as_round(), kernel.now)
             elif isinstance(step, ListAgain):
                 if self._list is not None:
                     self._list.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 
 from elasticjob.core.heartbeats import ProbeResult
@@ -14,6 +15,8 @@ from elasticjob.store.probe import probe
 logger = logging.getLogger(__name__)
 
 PROBE_SECONDS = 1.0
+AGAIN_SECONDS = 0.3
+"""From one refusal to the try that confirms it."""
 
 
 class Ports:
@@ -21,7 +24,7 @@ class Ports:
 
     def __init__(self, notify: Callable[[], None]) -> None:
         self._notify = notify
-        self._refused: dict[str, str] = {}
+        self._refused: dict[str, tuple[str, float]] = {}
         self._thread: threading.Thread | None = None
 
     def try_these(self, endpoints: Mapping[str, str]) -> None:
@@ -32,18 +35,26 @@ class Ports:
             )
             self._thread.start()
 
-    def refused(self, sight: Sight) -> dict[str, str]:
-        """By pod's UID, those whose last endpoint refuses connections. A new process in the pod has
-        another."""
-        return {
-            p.key: "its port refuses connections"
-            for p in sight.peers.values()
-            if self._refused.get(p.key) == p.record.endpoint
-        }
+    def refused(self, sight: Sight, now: float) -> dict[str, str]:
+        """By pod's UID, those whose last endpoint refuses connections. A new process in the pod has another
+        one, and one whose Lease has changed since lives."""
+        found = {}
+        for p in sight.peers.values():
+            endpoint, at = self._refused.get(p.key, ("", 0.0))
+            if endpoint and endpoint == p.record.endpoint and now - p.silent <= at:
+                found[p.key] = "its port refuses connections"
+        return found
 
     def _try(self, endpoints: dict[str, str]) -> None:
-        if refusing(endpoints, self._refused):
-            self._notify()
+        """One refusal may be a mistake of the network between: only the second counts."""
+        once: dict[str, str] = {}
+        twice: dict[str, str] = {}
+        if refusing(endpoints, once):
+            time.sleep(AGAIN_SECONDS)
+            at = time.monotonic()
+            if refusing(once, twice):
+                self._refused.update({key: (endpoint, at) for key, endpoint in twice.items()})
+                self._notify()
 
 
 def refusing(endpoints: Mapping[str, str], found: dict[str, str]) -> bool:

@@ -190,7 +190,7 @@ class PeerSource:
         suspected = known is not None and not known.alive and self._seat.replaced != self._me.pod
         return replace(
             sight,
-            gone={**self._ports.refused(sight), **self._pods.gone()},
+            gone={**self._ports.refused(sight, now), **self._pods.gone()},
             live_pods=self._pods.live(),
             finished=self._pods.finished(),
             suspects=frozenset({self._seat.replaced} if suspected else ()),
@@ -279,7 +279,7 @@ class PeerSource:
                 self._seat.hear_absent(time.monotonic())
             return
         with self._condition:
-            self._seat.hear(read_round(lease), time.monotonic())
+            self._seat.hear_read(read_round(lease), time.monotonic())
 
     def _try_port(self, pod: str) -> None:
         """A coordinator whose Lease is gone is gone, as its pod is."""

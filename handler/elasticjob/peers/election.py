@@ -18,6 +18,8 @@ ORDER_SECONDS = 0.15
 MOST_IN_ORDER = 12
 PROBE_AFTER_SECONDS = 1.0
 """How long a participant waits for an answer before it tries the coordinator's port."""
+PROBERS = 3
+"""How many of the order try it: each try is a request and a connection."""
 NEVER = float("inf")
 
 
@@ -81,11 +83,22 @@ def next_claim(s: Standing) -> Claim:
 def patience(s: Standing) -> float:
     """How long one that waits sees no change before it takes over. A standby of a running round hears of the
     coordinator less often than the others."""
-    return MISSED_RENEWALS * float(RUNNING_RENEW if s.active and not s.member else FORMING_RENEW)
+    return MISSED_RENEWALS * _renewal(s)
 
 
 def next_probe(s: Standing) -> float:
-    """When to try the coordinator's port."""
-    if s.over or not s.held or s.waits is None or s.refuses:
+    """When to try the coordinator's port: soon if it has not written since this participant waits, otherwise
+    when a renewal is overdue. Only the first few in the order try."""
+    if s.over or not s.held or s.waits is None or s.refuses or s.place >= PROBERS:
         return NEVER
-    return max(s.changed, s.waits) + PROBE_AFTER_SECONDS
+    answers = s.changed > s.waits
+    return max(s.changed, s.waits) + PROBE_AFTER_SECONDS + (_renewal(s) if answers else 0.0)
+
+
+def probe_pause(tries: int) -> float:
+    """The seconds from one of so many tries to the next, while the round Lease does not change."""
+    return PROBE_AFTER_SECONDS * float(2**tries)
+
+
+def _renewal(s: Standing) -> float:
+    return float(RUNNING_RENEW if s.active and not s.member else FORMING_RENEW)

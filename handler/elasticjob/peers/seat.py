@@ -13,7 +13,7 @@ from dataclasses import replace
 from elasticjob.contract.fields import RecordError
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.participant_record import AnnouncedState
-from elasticjob.peers.election import ORDER_SECONDS, PROBE_AFTER_SECONDS, Standing, next_claim, next_probe
+from elasticjob.peers.election import ORDER_SECONDS, Standing, next_claim, next_probe, probe_pause
 from elasticjob.peers.forming import SILENT_RENEWALS
 from elasticjob.peers.own import OwnWords, demands
 from elasticjob.peers.plan import Decision, look
@@ -57,6 +57,11 @@ DEAF_SECONDS = 3.0
 """How long a watch may not bring what this coordinator has written until its Leases are listed again."""
 
 
+MOST_CONFLICTS = 2
+CONFLICT_SECONDS = 0.2
+"""The pause after a conflict, between what was read and the next write."""
+
+
 class Seat:
     """``spread`` is this participant's own place, from 0 to 5, among those that are in no round. All times
     are monotonic seconds of its process."""
@@ -80,7 +85,7 @@ class Seat:
         """The pod whose place as coordinator this participant has taken."""
         self._highest = 0
         """The highest number in a Lease that can't be read."""
-        self._newest_since = 0.0
+        self._newest_since: float | None = None
         self._changed = 0.0
         self._missing: tuple[float, bool, bool] | None = None
         self._current: Settled | None = None
@@ -90,9 +95,10 @@ class Seat:
         self._explained = False
         self._confirmed: frozenset[str] = frozenset()
         self._reread = False
+        self._conflicts = 0
         self._not_before = 0.0
         self._ending: float | None = None
-        self._tried = float("-inf")
+        self._tried, self._tries = float("-inf"), 0
         self._refuses = ""
         self._ended = ""
 
@@ -105,7 +111,7 @@ class Seat:
         if self.lease is None or lease.holder != self.lease.holder:
             self._current = None
             self._refuses = self._ended = ""
-        self.lease, self._changed, self._missing = lease, now, None
+        self.lease, self._changed, self._missing, self._tries = lease, now, None, 0
         try:
             self.settled, self.unreadable = Settled.parse(lease.record, lease.state), ""
         except RecordError as error:
@@ -113,6 +119,13 @@ class Seat:
             self._highest = max(self._highest, number_of(lease.record, lease.state))
             return
         self._remember(self.settled, now)
+
+    def hear_read(self, lease: RoundLease, now: float) -> None:
+        """The answer to ``Read``. After two conflicts in a row it is the truth, also if it looks older: the
+        versions of etcd go back when it is restored from a backup."""
+        if self._conflicts >= MOST_CONFLICTS:
+            self.lease = None
+        self.hear(lease, now)
 
     def hear_deleted(self, last: RoundLease, now: float) -> None:
         """The watch says that the round Lease was deleted, and how it was: nothing can have been missed."""
@@ -134,7 +147,7 @@ class Seat:
         if written.claim or not written.version:
             self.replaced = "" if self.lease is None else Identity.parse(self.lease.holder).pod
             self._began = {}
-        self._renewed, self._reread = now, False
+        self._renewed, self._reread, self._conflicts = now, False, 0
         self._explained = bool(written.waiting)
         self.hear(lease, now)
         if self.lease is not None and self.lease.version == lease.version:
@@ -143,6 +156,7 @@ class Seat:
     def hear_conflict(self) -> None:
         """A write was refused, because the Lease has changed or exists: read it."""
         self._current, self._reread = None, True
+        self._conflicts += 1
 
     def hear_nothing(self, now: float, pause: float) -> None:
         """A request has failed: whether it was carried out is not known."""
@@ -151,7 +165,7 @@ class Seat:
 
     def hear_port(self, pod: str, refuses: bool, now: float) -> None:
         """The answer to ``TryPort``."""
-        self._tried = now
+        self._tried, self._tries = now, self._tries + 1
         if refuses:
             self._refuses = pod
 
@@ -183,9 +197,9 @@ class Seat:
         settled = self.settled
         return dict(settled.former).get(self.run.id, "") if settled is not None and self._foreign() else ""
 
-    def round_age(self, now: float) -> float:
-        """For how long it has known the present round."""
-        return now - self._newest_since
+    def round_age(self, now: float) -> float | None:
+        """How old the present round is; None if it was published before this process saw the run."""
+        return now - self._newest_since if self._newest_since is not None else None
 
     @property
     def deputy_of(self) -> Identity | None:
@@ -211,13 +225,17 @@ class Seat:
         if now < self._not_before:
             return Rest(self._not_before - now)
         if self._reread:
-            self._reread = False
-            return Read()
+            return self._read(now)
         if self.lease is None:
             return self._without(now)
         if self.coordinates:
             return self._lead(now, sight)
         return self._follow(now, sight)
+
+    def _read(self, now: float) -> Read:
+        self._reread = False
+        self._not_before = now + CONFLICT_SECONDS if self._conflicts else 0.0
+        return Read()
 
     def _over(self, now: float) -> bool:
         """Whether it ends, and need not wait for others to succeed."""
@@ -241,8 +259,7 @@ class Seat:
         if now < self._not_before:
             return Rest(self._not_before - now)
         if self._reread:
-            self._reread = False
-            return Read()
+            return self._read(now)
         assert self.lease is not None
         return Write(settled, version=self.lease.version, release=True, transitions=self.lease.transitions)
 
@@ -268,7 +285,7 @@ class Seat:
         if self._foreign():
             return self._replace_other_run(now, sight)
         standing = self._standing()
-        claim, probe = next_claim(standing), max(next_probe(standing), self._tried + PROBE_AFTER_SECONDS)
+        claim, probe = next_claim(standing), max(next_probe(standing), self._tried + probe_pause(self._tries))
         if claim.at <= now:
             return self._claim(claim.why)
         if probe <= now:
@@ -386,7 +403,7 @@ class Seat:
             settled.state.number,
             settled.state.nonce,
         ):
-            self._newest_since = now
+            self._newest_since = None if newest is None and settled.state.active else now
         self.newest = settled
 
     def _foreign(self) -> bool:

@@ -51,8 +51,8 @@ class Sight:
     older: frozenset[str] = frozenset()
     """Names of participants whose Leases were made before the round Lease, by the API server's clock: each
     would have made it at once, so that there was another, which is deleted."""
-    round_age: float = 0.0
-    """For how many seconds this participant has known the present round."""
+    round_age: float | None = 0.0
+    """How many seconds ago this participant has seen the present round begin; None: it has not."""
     finished: frozenset[str] = frozenset()
     """Of those that are ``gone``, the UIDs of pods that have ended with exit code 0."""
     round_lease: RoundLease | None = None

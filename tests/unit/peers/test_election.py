@@ -14,7 +14,9 @@ from elasticjob.peers.election import (
     Standing,
     next_claim,
     next_probe,
+    probe_pause,
 )
+from elasticjob.peers.settled import FORMING_RENEW, RUNNING_RENEW
 
 FOLLOWS = Standing(changed=100.0, held=True)
 WAITS = replace(FOLLOWS, waits=90.0, active=True, member=True)
@@ -63,7 +65,17 @@ def test_all_who_wait_hear_of_a_coordinator_or_become_it_within_twelve_seconds()
 
 
 def test_the_port_of_a_coordinator_that_does_not_answer_is_tried() -> None:
-    assert next_probe(WAITS) == 101.0
+    assert next_probe(replace(WAITS, waits=100.0)) == 101.0
+    assert next_probe(replace(WAITS, waits=103.0)) == 104.0
     assert next_probe(FOLLOWS) == NEVER
     assert next_probe(replace(WAITS, held=False)) == NEVER
     assert next_probe(replace(WAITS, refuses=True)) == NEVER
+
+
+def test_a_coordinator_that_answers_is_not_tried_and_a_few_try_one_that_does_not() -> None:
+    """Each try is a request and a connection: 127 that wait would send as many each second."""
+    assert next_probe(WAITS) > WAITS.changed + FORMING_RENEW
+    assert next_probe(replace(WAITS, member=False)) > WAITS.changed + RUNNING_RENEW
+    tries = [next_probe(replace(WAITS, waits=100.0, place=place)) for place in range(100)]
+    assert sum(at < NEVER for at in tries) == 3
+    assert [probe_pause(n) for n in range(4)] == [1.0, 2.0, 4.0, 8.0]

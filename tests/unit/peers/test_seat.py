@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 
 from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob.contract.reports import RoundReport
+from elasticjob.peers.pacing import early_ends
 from elasticjob.peers.records import MOST_FORMER
 from elasticjob.peers.round_lease import (
     Done,
@@ -226,6 +227,40 @@ def test_a_coordinator_does_not_renew_for_those_who_are_gone_or_silent() -> None
         seat.hear(lease(table.settled, 10, ME), 100.0)
         sight = replace(NOTHING, **{"peers": table.peers, **changes})
         assert isinstance(seat.step(200.0, sight), Write) == renews
+
+
+def test_after_two_conflicts_what_was_read_is_the_truth() -> None:
+    """etcd was restored from a backup, and its versions have gone back: no write ever fits the newest one."""
+    settled = trained()
+    seat = seat_of()
+    seat.hear(lease(settled, 1000, ME), 100.0)
+    now, writes = 101.0, 0
+    while not (isinstance(step := seat.step(now, NOTHING), Write) and step.version == "10"):
+        if isinstance(step, Write):
+            writes += 1
+            seat.hear_conflict()
+        elif isinstance(step, Read):
+            seat.hear_read(lease(settled, 10, ME), now)
+            assert isinstance(seat.step(now, NOTHING), Rest), "a pause after each conflict"
+        else:
+            assert isinstance(step, Rest)
+            now += max(0.01, step.seconds)
+    assert writes == 2
+
+
+def test_the_age_of_a_round_that_was_not_seen_to_begin_is_not_known() -> None:
+    """A process that starts again, and coordinates, would count the end of each round as early."""
+    settled = trained()
+    seen = seat_of()
+    seen.hear(lease(Table().settled, 9), 100.0)
+    seen.hear(lease(settled, 10), 110.0)
+    assert seen.round_age(115.0) == 5.0
+    late = follower(settled)
+    assert late.round_age(115.0) is None
+    again = replace(settled, state=replace(settled.state, number=2, nonce="nonce-2"))
+    late.hear(lease(again, 11), 120.0)
+    assert late.round_age(121.0) == 1.0
+    assert [early_ends(3, False, age, 0, 0) for age in (None, 5.0, 60.0)] == [3, 4, 0]
 
 
 def test_a_late_participant_of_a_run_that_is_over_does_not_begin_it_again() -> None:
