@@ -294,12 +294,13 @@ def seat_of(session: Session, index: int, *, warm: bool) -> Seat:
 
 def await_warm(logs: Sequence[Path]) -> None:
     """Wait until each torchrun has said that its interpreters are ready, and has used none of them since."""
+    wait_for(lambda: all(has_warm(log) for log in logs), _WARM_SECONDS, "the interpreters are ready")
 
-    def ready(log: Path) -> bool:
-        text = log.read_text(errors="replace") if log.exists() else ""
-        return text.rfind("warm workers: ready") > max(text.rfind(" starts warm"), text.rfind(" starts cold"))
 
-    wait_for(lambda: all(ready(log) for log in logs), _WARM_SECONDS, "the interpreters are ready")
+def has_warm(log: Path) -> bool:
+    """Whether a torchrun's log says that its interpreters are ready, and that none was used since."""
+    text = log.read_text(errors="replace") if log.exists() else ""
+    return text.rfind("warm workers: ready") > max(text.rfind(" starts warm"), text.rfind(" starts cold"))
 
 
 def _await_run(torchruns: Torchruns, since: float, n: int, deadline: float) -> Run:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.breakdown_runs import JobDied, await_call, await_warm, seat_of
+from benchmarks.breakdown_runs import JobDied, await_call, has_warm, seat_of
 from benchmarks.k8s import K8s, K8sSession
 from benchmarks.memory_worker import Settings
 from benchmarks.torchruns import Torchruns, start, started_torchruns
@@ -99,7 +99,8 @@ class Job:
 
     def is_warm(self, agents: int) -> None:
         """Wait until all interpreters are ready."""
-        await_warm([self.torchruns.folder / f"{index}.log" for index in range(agents)])
+        logs = [self.torchruns.folder / f"{index}.log" for index in range(agents)]
+        self.until(lambda: all(has_warm(log) for log in logs), START_SECONDS)
 
     def has_said(self, words: str) -> bool:
         """Whether a log has these words."""
