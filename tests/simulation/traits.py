@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 CLASSES = (
     *("sidecars", "broken", "scale", "commands", "neighbour", "writes", "stranded", "fencing", "drains"),
-    *("payback", "warm", "fenced", "uneven", "mute"),
+    *("payback", "warm", "fenced", "uneven", "mute", "queue"),
 )
 SHARE = 0.1
 """The part of all histories in which a class is."""
@@ -82,7 +82,8 @@ class Traits:
     workers are on, and in a round so many leaders say that their members prepare the next start without end.
     ``fenced``: checkpoints refuse what an earlier round saves, and whole rounds are cut off. ``uneven``: the
     script calls ``should_stop``, and every other slot's workers have so many seconds less to train. ``mute``:
-    so often (seconds) the API server refuses an agent's writes for a while, and not what it reads."""
+    so often (seconds) the API server refuses an agent's writes for a while, and not what it reads. ``queue``:
+    the job is in a queue of Kueue."""
 
     sidecars: bool = False
     places: int | None = None
@@ -99,6 +100,7 @@ class Traits:
     fenced: bool = False
     uneven: float = 0.0
     mute: float | None = None
+    queue: bool = False
 
 
 def draw(seed: int) -> Traits:
@@ -122,6 +124,7 @@ def draw(seed: int) -> Traits:
         "fenced" in here,
         dice["uneven"].choice((5.0, 20.0, 100.0)) if "uneven" in here else 0.0,
         dice["mute"].choice((10.0, 30.0, 90.0)) if "mute" in here else None,
+        "queue" in here,
     )
 
 
