@@ -46,7 +46,8 @@ class Queued(NamedTuple):
 
 def seen(item: Item) -> Workload:
     """A Workload as an operator reads it."""
-    return replace(item.value.workload, uid=item.uid, version=item.version)
+    stored: Workload = item.value.workload
+    return replace(stored, uid=item.uid, version=item.version)
 
 
 class QueueShell:
