@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from os import getloadavg
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
 import pytest
 
@@ -97,10 +98,8 @@ def test_figures_of_a_job_of_8_whose_lender_wants_4_back(
     stage.queue("b", 4, flavor)
     log = job.folder / "log.jsonl"
     job.labels, job.resources = labels("a"), {"requests": REQUESTS}
-    scaling = {"scaleUpDelaySeconds": 0}
-    job.apply(
-        digits(job, log), replicas=8, scaling=scaling, **({} if least is None else {"minReplicas": least})
-    )
+    spec: dict[str, Any] = {"replicas": 8, "scaling": {"scaleUpDelaySeconds": 0}}
+    job.apply(digits(job, log), **(spec if least is None else {**spec, "minReplicas": least}))
     trains_with(job, 8)
     before, reasons = ranks(job), Reasons(job)
     load = getloadavg()[0]

@@ -44,6 +44,8 @@ STREAMS: dict[str, tuple[str, ...]] = {
     "nodes": ("node",),
 }
 """The informers, each with a watch of its own."""
+QUEUES = {"workloads": ("workload",)}
+"""Of an operator that heeds Kueue."""
 JUDGED = ("pods", "leases")
 """Those whose gaps start all clocks again."""
 
@@ -102,9 +104,10 @@ class Cache:
 class Informers(Client):
     """The caches of one operator process, and their watches. ``news`` is called when there is some."""
 
-    def __init__(self, kernel: Kernel, api: Api, name: str) -> None:
+    def __init__(self, kernel: Kernel, api: Api, name: str, queued: bool = False) -> None:
         super().__init__(kernel, name)
         self.api = api
+        self._streams = STREAMS | QUEUES if queued else STREAMS
         self.api_path = True
         self.cache = Cache()
         self.write_outages = WriteOutages()
@@ -118,7 +121,7 @@ class Informers(Client):
         self._on_deleted_nodes: set[str] = set()
         """Pods that were on a node when its object was deleted."""
         self._listed: set[str] = set()
-        self.watches = {name: self._watch(name, kinds) for name, kinds in STREAMS.items()}
+        self.watches = {name: self._watch(name, kinds) for name, kinds in self._streams.items()}
 
     def news(self) -> None:
         """Something has changed."""
@@ -141,7 +144,7 @@ class Informers(Client):
             self._replace(items, version, kinds, self.cache.put)
             self.cache.listed.update(dict.fromkeys(kinds, version))
             self._listed.add(name)
-            self.ready = len(self._listed) == len(STREAMS)
+            self.ready = len(self._listed) == len(self._streams)
             if name in JUDGED:
                 self._gaps += 1
             self.news()

@@ -51,5 +51,6 @@ MUTATIONS = [
     Mutation(("I10",), "I10 nothing is done again", 1424, "scale"),
     Mutation(("Liveness",), "growth waits for them a minute", 77, "warm"),
     Mutation(("I3",), "I3 only some sizes", 0, "sizes"),
+    Mutation(("Quota",), "quota follows pods", 0, "queue"),
     Mutation(("Liveness",), "a drain ends whoever has succeeded", 28, "uneven"),
 ]

@@ -36,6 +36,7 @@ from tests.simulation.api import (
 from tests.simulation.informers import NAMESPACE, Informers, JobValue, Stale, Vanished
 from tests.simulation.kernel import Kernel, Script, Thread
 from tests.simulation.owned import Owned
+from tests.simulation.queue import QueueShell
 from tests.simulation.writes import PodWriter, RoundPublisher
 
 EPOCH = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -46,17 +47,25 @@ class Operator(Informers):
     """One operator process. ``wall`` and ``mono`` are what its clocks are off by, in seconds."""
 
     def __init__(
-        self, kernel: Kernel, api: Api, name: str, wall: float, mono: float, told: Callable[[str], None]
+        self,
+        kernel: Kernel,
+        api: Api,
+        name: str,
+        wall: float,
+        mono: float,
+        told: Callable[[str], None],
+        queued: bool = False,
     ) -> None:
         self._own = random.Random(kernel.rng.getrandbits(32))
         """For nonces: a pass more or less changes nothing else of the history."""
-        super().__init__(kernel, api, name)
+        super().__init__(kernel, api, name, queued)
         self.wall, self.mono = wall, mono
         self.timers: dict[WaitKey, float] = {}
         self.inline_members = INLINE_MEMBERS
         """Of the history: rounds of two are large in some."""
         self.owned: Owned | None = None
         """Set in histories in which writing these fails."""
+        self.queue = QueueShell(self) if queued else None
         self.passes = 0
         self._publisher = RoundPublisher(self)
         self._pods = PodWriter(
@@ -156,13 +165,14 @@ class Operator(Informers):
         self.passes += 1
         hurried, self._heard = self._heard, False
         observed = replace(self.observe(value.job), failing_writes=self.write_backoff.failing_writes())
-        decided = self._small_records(plan, value.job, value.status, observed, now, self.timers)
+        job = value.job if self.queue is None else self.queue.limited(value.job, value.status)
+        decided = self._small_records(plan, job, value.status, observed, now, self.timers)
         if decided.judged_unheard:
             yield from self._confirm_silence()
             if self.cache.items.get(JOB_KEY) is not item:
                 raise Stale
             observed = replace(self.observe(value.job), failing_writes=self.write_backoff.failing_writes())
-            decided = self._small_records(plan, value.job, value.status, observed, now, self.timers)
+            decided = self._small_records(plan, job, value.status, observed, now, self.timers)
         may_project = self._publisher.check(value.job, decided.record, fresh)
         written = yield from self._try_status(item, decided, hurried)
         if written:
@@ -170,7 +180,7 @@ class Operator(Informers):
         else:
             self.timers = {**decided.timers, **self.timers}
             decided = self._small_records(
-                plan_without_status_write, value.job, value.status, observed, now, decided
+                plan_without_status_write, job, value.status, observed, now, decided
             )
             may_project = self._publisher.check(value.job, decided.record, True) and value.status.seen
         postponed = None
@@ -195,6 +205,8 @@ class Operator(Informers):
                     self.write_backoff.done(target)
                 except (Unavailable, Refused) as error:
                     self.failed(target, error)
+        if self.queue is not None:
+            yield from self.queue.write(value.job, decided)
         under_way = () if self.owned is None else self.owned.under_way
         delays = [decided.wake_after, postponed, self.write_backoff.wake_after(self.kernel.now, under_way)]
         return min((d for d in delays if d is not None), default=None)

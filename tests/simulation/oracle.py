@@ -114,6 +114,7 @@ class Oracle:
             self._same(uid, b.number, facts)
         if a.phase == "Active" and b.phase == "Broken" and a.number:
             succeeded = any(m.succeeded for m in before.members()) and a.drain is None
+            succeeded &= value.job.queue is None  # quota that is wanted back does not wait for that
             cause = b.next_cause.cause
             self.pace.broken(cause, cause in ("ScaledUp", "ScaledDown"), succeeded)
             self._excused(value, before)
@@ -127,7 +128,9 @@ class Oracle:
         self.charges.changed(uid, before, status)
         if uid in self.past.current:
             self.past.current[uid].established |= b.established_time is not None
-            self.past.current[uid].suspended |= value.job.spec.suspend
+            self.past.current[uid].suspended |= value.job.spec.suspend or (
+                value.job.queue is not None and status.is_true("Suspended")
+            )
             self.past.current[uid].rescaled |= b.phase == "Broken" and b.next_cause.account == SCALING
         if status.finished and not before.finished:
             self.past.closed[uid] = self._now()
@@ -143,7 +146,8 @@ class Oracle:
         if spec.suspend and spec.template is not None:
             raise Violation("Suspension", f"round {r.number} is published while the job is suspended")
         self._bounds(spec, before, status.min_replicas)
-        least = spec.min_replicas or status.min_replicas
+        # A queue has admitted a job with the minimum that it had then.
+        least = (spec.min_replicas or status.min_replicas) if value.job.queue is None else 1
         if not least <= len(members) <= spec.replicas:
             raise Violation(
                 "I3", f"round {r.number} has {len(members)} members, not {least} to {spec.replicas}"
@@ -240,13 +244,13 @@ class Oracle:
 
     def _drains(self, value: JobValue, before: JobStatus) -> None:
         """A drain begins: in an established round, for what somebody wants, with time to end."""
-        r, spec = value.status.current_round, value.job.spec
+        r, spec, queued = value.status.current_round, value.job.spec, value.job.queue is not None
         assert r.drain is not None
         seconds = (r.drain.deadline_time - r.drain.start_time).total_seconds()
         wanted: dict[str, bool] = {
             "ScaledUp": r.members < spec.replicas,
-            "ScaledDown": r.members > spec.replicas,
-            "Suspended": spec.suspend,
+            "ScaledDown": r.members > spec.replicas or queued,
+            "Suspended": spec.suspend or queued,
             "DeadlineExceeded": spec.active_deadline is not None,
         }
         if r.drain.cause in DEPARTURES:
@@ -277,6 +281,9 @@ class Oracle:
         if drain is not None and drain.cause == why.cause and why.cause not in DEPARTURES:
             self.happens("*", SCALING, key=(value.job.uid, r.number))
             return  # it was excused when the drain began
+        if value.job.queue is not None and why.cause in ("ScaledDown", "Suspended"):
+            self.happens("*", SCALING, key=(value.job.uid, r.number))
+            return  # the queue decides; ``queue.Judge`` says whether it had to be
         if why.cause == "ScaledUp" and before.current_round.members < value.job.spec.replicas:
             self.happens("*", SCALING, key=(value.job.uid, r.number))
             return

@@ -55,6 +55,10 @@ class Pace:
         """Something has been broken."""
         self._faults.append(self._now())
 
+    def last_fault(self) -> float:
+        """When something was last broken or changed."""
+        return max((*self._faults[-1:], *self._changes[-1:]), default=float("-inf"))
+
     def changed(self, minimum_raised: bool = False) -> None:
         """Somebody wants another size."""
         self._changes.append(self._now())

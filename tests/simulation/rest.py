@@ -32,6 +32,8 @@ def heal(w: World) -> None:
     weather.down = weather.slow = weather.loses_answers = False
     weather.lag = 0.0
     w.cluster.no_room, w.room = False, None
+    if w.kueue is not None:
+        w.kueue.mend()
     w.cluster.severed.clear()
     for node in w.cluster.nodes.values():
         if not node.exists or not node.power:
@@ -183,6 +185,8 @@ def _check_rest(w: World) -> None:
     if set(leases) - set(pods):
         raise Violation("Liveness", f"Leases without pods: {set(leases) - set(pods)}")
     _check_remains(w)
+    if w.kueue is not None:
+        w.kueue.check_rest()
 
 
 def _check_what_is_possible(w: World) -> None:

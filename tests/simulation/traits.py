@@ -14,7 +14,7 @@ from elasticjob.rounds.sizes import ANY, Sizes
 
 CLASSES = (
     *("sidecars", "broken", "scale", "commands", "neighbour", "writes", "stranded", "fencing", "drains"),
-    *("payback", "warm", "fenced", "uneven", "mute", "sizes", "racks"),
+    *("payback", "warm", "fenced", "uneven", "mute", "sizes", "racks", "queue"),
 )
 SHARE = 0.1
 """The part of all histories in which a class is."""
@@ -85,7 +85,8 @@ class Traits:
     ``fenced``: checkpoints refuse what an earlier round saves, and whole rounds are cut off. ``uneven``: the
     script calls ``should_stop``, and every other slot's workers have so many seconds less to train. ``mute``:
     so often (seconds) the API server refuses an agent's writes for a while, and not what it reads. ``sizes``:
-    rounds may only have these. ``racks``: the racks of the nodes are known."""
+    rounds may only have these. ``racks``: the racks of the nodes are known. ``queue``: the job is in a queue
+    of Kueue."""
 
     sidecars: bool = False
     places: int | None = None
@@ -104,6 +105,7 @@ class Traits:
     mute: float | None = None
     sizes: Sizes = ANY
     racks: bool = False
+    queue: bool = False
 
 
 _SIZES = (Sizes((1, 2, 4)), Sizes((1, 3)), Sizes((2, 5)), Sizes(multiple=2), Sizes(multiple=3))
@@ -132,6 +134,7 @@ def draw(seed: int) -> Traits:
         dice["mute"].choice((10.0, 30.0, 90.0)) if "mute" in here else None,
         dice["sizes"].choice(_SIZES) if "sizes" in here else ANY,
         "racks" in here,
+        "queue" in here,
     )
 
 

@@ -14,6 +14,7 @@ from elasticjob_operator.plan.state.evidence import (
     PREEMPTION,
     SCALING,
 )
+from elasticjob_operator.plan.state.grant import QueueRequest
 from elasticjob_operator.plan.state.model import Job, JobSpec, Limit, Pod
 from elasticjob_operator.plan.state.sized import sized
 from elasticjob_operator.plan.state.status import JobStatus
@@ -27,6 +28,7 @@ from tests.simulation.kernel import Kernel
 from tests.simulation.operator import Operator
 from tests.simulation.oracle import Oracle
 from tests.simulation.owned import Owned
+from tests.simulation.queue import KIND, Kueue, Queued
 from tests.simulation.training import Training
 from tests.simulation.traits import OWNED, Traits, draw
 from tests.simulation.workload import Workload
@@ -92,7 +94,9 @@ class World(Training):
         self.cluster.over = lambda: self.status.finished
         self.cluster.restarts_in_place = self.others and rng.random() < 0.5
         self.oracle.past.restarts_in_place = self.cluster.restarts_in_place
+        self.queued = self.traits.queue and not self.others
         self.make_job()
+        self.kueue = Kueue(self) if self.queued else None
         if self.others:
             self.workload = Workload(kernel, self.api, self._wanted)
         self.operators: list[Operator] = []
@@ -110,13 +114,16 @@ class World(Training):
         """Somebody creates the ElasticJob."""
         self._jobs += 1
         spec = self._spec or self._draw_spec()
-        job = Job("default", "mnist", f"job{self._jobs}", 1, spec)
+        queue = QueueRequest("a") if self.queued else None
+        job = Job("default", "mnist", f"job{self._jobs}", 1, spec, queue=queue)
         self.job_uid = job.uid
         self.api.create(JOB_KEY, JobValue(job, JobStatus()), job.uid)
 
     def _draw_spec(self) -> JobSpec:
         rng = self.kernel.rng
         replicas = rng.choice((1, 2, 2, 3, 3, 4))
+        if self.queued:
+            replicas = 2 * replicas  # for extras of several pods
         budget = rng.choice((None, None, None, 1, 3))
         spec = JobSpec(
             replicas=replicas,
@@ -156,12 +163,23 @@ class World(Training):
         for key, item in list(self.api.items.items()):
             if key[0] == "pod":
                 self.kernel.after(self.kernel.between(0.1, 3.0), self.cluster.collect, key[1], item.uid)
+            elif key[0] == KIND:
+                self.kernel.after(self.kernel.between(0.1, 3.0), self._collect_workload, key, item.uid)
             elif key in (ROUND_KEY, LIST_KEY):
                 self.kernel.after(self.kernel.between(0.1, 3.0), self._collect_record, key, item.uid)
 
     def _collect_record(self, key: Key, uid: str) -> None:
         item = self.api.items.get(key)
         if item is not None and item.uid == uid:
+            self.api.remove(key, uid)
+
+    def _collect_workload(self, key: Key, uid: str) -> None:
+        """It has a finalizer: it is being deleted, and the operator lets it go."""
+        item = self.api.items.get(key)
+        if item is not None and item.uid == uid and item.value.workload.kept:
+            deleted = replace(item.value.workload, deleting=True)
+            self.api.put(key, Queued(item.value.job_uid, deleted), uid)
+        elif item is not None and item.uid == uid:
             self.api.remove(key, uid)
 
     def start_operator(self) -> Operator:
@@ -174,6 +192,7 @@ class World(Training):
             float(int(rng.uniform(-self.wall, self.wall))),
             float(int(rng.uniform(0.0, 2 * self.clocks))),
             self.kernel.say,
+            self.queued,
         )
         if self.traits.racks:
             operator.domains = {name: (f"rack={name[-1] in '02'}", name) for name in self.cluster.nodes}
@@ -279,7 +298,7 @@ class World(Training):
         node = self.cluster.node_of(agent)
         return (agent.alive or agent.exit_code != 0) and node.healthy and self.cluster.is_there(item.value)
 
-    def _watched(self) -> bool:
+    def watched(self) -> bool:
         """Whether an operator sees what happens now."""
         operator, weather = self.operators[-1], self.api.weather
         up = operator.alive and not operator.frozen and operator.api_path
@@ -322,7 +341,7 @@ class World(Training):
                 assert old is not None
                 self.kernel.say(f"pod {key[1]} is gone")
                 self._gone[old.uid] = self.kernel.now
-                if not self._watched():
+                if not self.watched():
                     self.oracle.happens(old.uid, INFRASTRUCTURE, harmless=True)  # the cause cannot be known
             elif old is None:
                 self.kernel.say(f"pod {key[1]} is made")
