@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -465,3 +466,25 @@ def test_what_a_pod_avoids_is_the_operators_word_alone() -> None:
     pod = pod_of(a_job(template), 0, 0, IMAGE)
     assert pod["metadata"]["annotations"] == {"mine": "1"}
     assert read_pod(pod).pod.avoids == ()
+
+
+def test_pods_that_the_job_can_do_without_have_a_lower_priority() -> None:
+    template = {
+        "spec": {
+            "containers": [{"name": "train", "image": "i"}],
+            "priorityClassName": "high",
+            "priority": 1000,
+            "preemptionPolicy": "Never",
+        }
+    }
+
+    def classes(job: Job) -> list[tuple[object, ...]]:
+        specs = [pod_of(job, slot, 0, IMAGE)["spec"] for slot in range(3)]
+        return [tuple(spec.get(key) for key in ("priorityClassName", "priority")) for spec in specs]
+
+    spec = JobSpec(replicas=2, min_replicas=1, spares=1, template=template, extra_priority_class="low")
+    assert classes(Job("ns", "mnist", "uid", 1, spec)) == [("high", 1000), ("low", None), ("low", None)]
+    fixed = replace(spec, min_replicas=None)
+    assert classes(Job("ns", "mnist", "uid", 1, fixed)) == [("high", 1000), ("high", 1000), ("low", None)]
+    plain = replace(spec, extra_priority_class="")
+    assert classes(Job("ns", "mnist", "uid", 1, plain)) == [("high", 1000)] * 3

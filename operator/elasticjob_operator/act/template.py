@@ -3,8 +3,8 @@
 Everything that the operator changes in a template is here (docs/operate/pods.md): labels, the owner, a name,
 ``restartPolicy: Never``, environment for the training container alone, an identity, a grace period that is
 only ever raised, a preStop hook (``pre_stop``), the end of a failed container's log in the pod's status, a
-folder for temporary files where there would be none, a wish for different nodes, and the handler
-(``injection``). Everything else is the user's, field by field.
+folder for temporary files where there would be none, a wish for different nodes, the priority of pods
+without which the job trains, and the handler (``injection``). Everything else is the user's, field by field.
 """
 
 from __future__ import annotations
@@ -122,7 +122,16 @@ def pod_of(
         meta["annotations"] = annotations
     _spread(spec, job)
     _keep_off(spec, avoid)
+    _lower_priority(spec, job, slot)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+
+
+def _lower_priority(spec: dict[str, Any], job: Job, slot: int) -> None:
+    """Of a pod without which the job trains. What the template says beside a class is that of its class."""
+    if job.spec.extra_priority_class and slot >= job.spec.least:
+        for field in ("priority", "preemptionPolicy"):
+            spec.pop(field, None)
+        spec["priorityClassName"] = job.spec.extra_priority_class
 
 
 def warnings(job: Job) -> tuple[str, ...]:

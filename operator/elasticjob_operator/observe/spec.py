@@ -215,6 +215,7 @@ def read_spec(spec: Mapping[str, Any], defaults: JobDefaults = _NO_DEFAULTS) -> 
         fencing_needs_proof=_mapping(policy.get("fencing")).get("type") == FencingType.WAIT_FOR_PROOF,
         scale_up_delay=_number(scaling, "scaleUpDelaySeconds", JobSpec.scale_up_delay, 0),
         payback=_optional(scaling, "paybackSeconds", 1),
+        extra_priority_class=str(scaling.get("extraPriorityClassName") or ""),
         drain_seconds=_number(spec, "drainSeconds", JobSpec.drain_seconds, 0),
         suspend=own_pods and spec.get("suspend") is True,
         active_deadline=defaults.active_deadline if deadline is None else deadline,

@@ -21,7 +21,12 @@ FULL: dict[str, Any] = {
     "warmWorkers": {"enabled": True, "imports": ["transformers", "torch.utils.data"]},
     "memoryCheckpoints": {"perPod": "8Gi", "copies": 1, "spread": "Node"},
     "rendezvous": {"rejoinTimeoutSeconds": 60},
-    "scaling": {"sizes": [1, 2, 4], "scaleUpDelaySeconds": 10, "paybackSeconds": 600},
+    "scaling": {
+        "sizes": [1, 2, 4],
+        "extraPriorityClassName": "low",
+        "scaleUpDelaySeconds": 10,
+        "paybackSeconds": 600,
+    },
     "failurePolicy": {
         "application": {"maxRestarts": 3, "windowSeconds": 3600},
         "infrastructure": {"maxRestarts": 20, "windowSeconds": 86400},

@@ -90,6 +90,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         manifest(scaling={"sizes": [0, 1]}),
         "spec.scaling.sizes[0] in body should be greater than or equal to 1",
     ),
+    "a priority of pods that others make": (
+        manifest(scaling={"extraPriorityClassName": "low"}),
+        "spec.scaling.extraPriorityClassName: Invalid value: may only be set together with `template`",
+    ),
     "a word for processes": (
         manifest(nprocPerNode="gpus"),
         'spec.nprocPerNode: Invalid value: "gpus": must be a number from 1 to 99999 (8, not "8")',

@@ -87,8 +87,7 @@ def extra_name(job: Job, number: int) -> str:
 
 def base_count(job: Job) -> int:
     """How many pods the base stands for: those without which there is no round."""
-    spec = job.spec
-    return spec.replicas if spec.min_replicas is None else min(spec.min_replicas, spec.replicas)
+    return job.spec.least
 
 
 def chunks(spec: JobSpec, covered: int) -> list[int]:

@@ -125,6 +125,7 @@ class JobSpec:
     """``spec``, with what is absent made explicit. ``template`` is None when the operator does not create the
     pods, ``warm_workers`` when that is left to the pods, ``memory_checkpoints`` when there are none.
     ``replicas`` is one of the ``sizes``; ``beyond_size`` of the ``spares`` are replicas beyond it.
+    ``extra_priority_class``: of pods beyond ``least``.
     ``fencing_needs_proof``: also of a round whose checkpoints are fenced. Times are seconds, None is
     never."""
 
@@ -134,6 +135,7 @@ class JobSpec:
     spares: int = 0
     sizes: Sizes = ANY
     beyond_size: int = 0
+    extra_priority_class: str = ""
     nproc_per_node: str | None = None
     template: Mapping[str, Any] | None = None
     handler_source: str = HandlerSource.INJECTED
@@ -161,6 +163,11 @@ class JobSpec:
     def pods(self) -> int:
         """How many pods are wanted: replicas, and spares that stand by."""
         return self.replicas + self.spares
+
+    @property
+    def least(self) -> int:
+        """How many pods the job does not train without."""
+        return self.replicas if self.min_replicas is None else min(self.min_replicas, self.replicas)
 
 
 @dataclass(frozen=True)
