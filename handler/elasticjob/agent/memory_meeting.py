@@ -1,4 +1,4 @@
-"""How the members of a round learn to whom they send copies of their memory checkpoints.
+"""How the members of a round learn where to send the copies of their memory checkpoints.
 
 In the round's store each says where it takes pieces and on which node it is. The leader waits for all, but
 not for ever: one that says nothing must not keep the others from copying among themselves. Then it says which
