@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from benchmarks.k8s import K8s
 from benchmarks.memory_runs import POLL_SECONDS, Job, Worker, training
 from benchmarks.memory_worker import Settings, compute
@@ -62,6 +64,7 @@ def turn(
 
 def products_for(seconds: float) -> int:
     """How many products of matrices take one core this long."""
+    torch.set_num_threads(1)  # as in the worker
     compute(50)
     began = time.monotonic()
     compute(200)

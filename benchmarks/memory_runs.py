@@ -20,7 +20,7 @@ from elasticjob.contract import names
 
 SCRIPT = Path(__file__).parent / "memory_worker.py"
 PER_POD = 16 * 2**30
-"""No limit for what is measured here: what a pod really holds is told."""
+"""No limit for what is measured here: the table says what a pod really holds."""
 MEMFD = "/memfd:elasticjob-memory"
 POLL_SECONDS = 0.02
 START_SECONDS = 300.0

@@ -39,9 +39,9 @@ class Figures:
 def table(figures: Figures) -> str:
     """The whole document."""
     parts = (
-        (figures.costs, "What saving every step costs", _COSTS, costs_table),
-        (figures.kills, "From kill -9 to the next new step", _KILLS, kills_table),
-        (figures.held, "Memory of a pod", _HELD, held_table),
+        (figures.costs, "What saving every step costs", _COSTS, costs_table(figures.costs)),
+        (figures.kills, "From kill -9 to the next new step", _KILLS, kills_table(figures.kills)),
+        (figures.held, "Memory of a pod", _HELD, held_table(figures.held)),
     )
     return markdown.document(
         "Memory checkpoints",
@@ -49,7 +49,7 @@ def table(figures: Figures) -> str:
         "operator and API server, so that all copies stay in its memory. The state is the same on all ranks, "
         "as with DDP, and each saves its share.",
         markdown.facts(figures.environment),
-        *(markdown.section(title, text, make(found)) for found, title, text, make in parts if found),
+        *(markdown.section(title, text, rows) for found, title, text, rows in parts if found),
     )
 
 

@@ -47,7 +47,7 @@ SECONDS = "seconds"
 
 REQUESTS = "requests"
 OPERATOR, HANDLER, APISERVER = "operator", "handler", "apiserver"
-"""Whose processor time is told; the handlers are all participants' processes together."""
+"""Processes whose time is counted; the handlers are all participants' processes together."""
 
 
 def processor_figure(name: str) -> str:
