@@ -91,7 +91,9 @@ class FakeServer:
     async def patch(self, *args: Any, **kwargs: Any) -> Json:
         raise NotImplementedError
 
-    async def delete(self, path: str, uid: str | None = None, grace: int | None = None) -> Json:
+    async def delete(
+        self, path: str, uid: str | None = None, grace: int | None = None, version: int | None = None
+    ) -> Json:
         raise NotImplementedError
 
 

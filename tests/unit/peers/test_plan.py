@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from elasticjob.peers.pacing import MOST_EARLY_ENDS
@@ -163,10 +164,11 @@ def test_a_pod_that_has_ended_well_has_succeeded() -> None:
 
 def test_one_that_was_ended_or_has_failed_has_not_succeeded_whatever_its_exit_code() -> None:
     """A shell around torchrun may hide it."""
-    for change in (lambda t: t.leave("pod-1"), lambda t: t.fail("pod-1"), lambda t: t.join("pod-1")):
+    changes: list[Callable[[Table, str], None]] = [Table.leave, Table.fail, Table.join]
+    for change in changes:
         table = Table()
         table.train("pod-0", "pod-1", "pod-2")
-        change(table)
+        change(table, "pod-1")
         end_well(table, "pod-1")
         table.look()
         assert table.told[:2] == (1, "Broken")

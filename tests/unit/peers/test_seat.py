@@ -218,14 +218,14 @@ def test_a_coordinator_does_not_renew_for_those_who_are_gone_or_silent() -> None
     table.train("pod-0", "pod-1", "pod-2")
     table.join("pod-3")
     dead = table.peers["pod-3"]
-    for changes, renews in (
-        ({}, True),
-        ({"gone": {dead.key: "its pod has failed"}}, False),
-        ({"peers": {**table.peers, "pod-3": replace(dead, silent=25.0)}}, False),
+    waits = replace(NOTHING, peers=table.peers)
+    for sight, renews in (
+        (waits, True),
+        (replace(waits, gone={dead.key: "its pod has failed"}), False),
+        (replace(waits, peers={**table.peers, "pod-3": replace(dead, silent=25.0)}), False),
     ):
         seat = seat_of()
         seat.hear(lease(table.settled, 10, ME), 100.0)
-        sight = replace(NOTHING, **{"peers": table.peers, **changes})
         assert isinstance(seat.step(200.0, sight), Write) == renews
 
 
