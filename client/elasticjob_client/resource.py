@@ -49,8 +49,11 @@ class Rendezvous(_Part, frozen=True, kw_only=True):
 
 
 class Scaling(_Part, frozen=True, kw_only=True):
-    """How the job follows a change of replicas."""
+    """Which sizes rounds may have, and how the job follows a change of replicas."""
 
+    sizes: list[int] | None = None
+    multiple_of: int | None = None
+    extra_priority_class_name: str = ""
     scale_up_delay_seconds: int | None = None
     payback_seconds: int | None = None
 
@@ -163,6 +166,15 @@ class RoundDrain(_Part, frozen=True, kw_only=True):
     message: str = ""
 
 
+class Crossings(_Part, frozen=True, kw_only=True):
+    """How often the ring of ranks leaves a domain that this label of nodes names."""
+
+    key: str
+    domains: int
+    crossings: int
+    in_slot_order: int
+
+
 class CurrentRound(_Part, frozen=True, kw_only=True):
     """The current round; between two rounds, the last one. Its number is 0 before the first."""
 
@@ -179,6 +191,7 @@ class CurrentRound(_Part, frozen=True, kw_only=True):
     drain: RoundDrain | None = None
     end: RoundEnd | None = None
     fenced: bool = False
+    crossings: list[Crossings] = []
 
 
 class Participant(_Part, frozen=True, kw_only=True):

@@ -171,6 +171,10 @@ class Faults:
         kernel.after(kernel.between(0.1, 12.0), later)
 
     def _wipe(self) -> None:
+        """The round Lease is deleted. Creation times are whole seconds, so a deletion in the first one is not
+        noticed: it is not played."""
+        if self._kernel.now < 1.5:
+            return
         self._truth.wiped = self._kernel.now
         self._api.delete(self._history.lease)
 

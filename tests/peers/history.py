@@ -57,7 +57,7 @@ class History:
         self.limits = Limits(rng.choice([0, 5]), 3, 10, 5, heartbeat_timeout=4)
         self.pods_in_sight = rng.random() < 0.4
         self.deputies = self.pods_in_sight
-        self.finishing = False
+        self.finishing = self.peaceful = False
         self.endpoints: dict[str, Process] = {}
         self.splits: dict[frozenset[str], float] = {}
         self.ids = itertools.count(1)
@@ -142,7 +142,9 @@ class History:
 
     def start_again(self, name: str, slot: int, run: Run, uid: str = "") -> None:
         """A pod in place of one that has ended, or with ``uid`` a process in the same pod, unless that was
-        deleted."""
+        deleted. Once there is peace, what makes pods of an earlier run is gone."""
+        if self.peaceful and run.id != self.run.id:
+            return
         former = self.pods.get(name)
         if former is not None and (former.ended is None or (uid and former.deleted)):
             return
@@ -201,6 +203,7 @@ class History:
         """No more faults; what stays of ended pods, and pods of an earlier run, are deleted, as an admin
         would."""
         self.kernel.say("peace")
+        self.peaceful = True
         self.api.away, self.api.lossy, self.api.lag = False, 0.0, 1.0
         self.api.cut_off.clear()
         self.splits.clear()
@@ -219,9 +222,12 @@ class History:
         return any(one is not None and one.order >= settled.order for one in seen)
 
     def _ails(self, name: str) -> bool:
-        """Whether it is frozen, cut off from the API server or from another pod."""
+        """Whether it is frozen, cut off from the API server or from another pod, or hears nothing of it."""
         process = self.pods[name].process
-        return process.frozen or process in self.api.cut_off or any(name in pair for pair in self.splits)
+        deaf = any(watch.stuck and watch.host is process for watch in self.api.watches)
+        return (
+            process.frozen or deaf or process in self.api.cut_off or any(name in pair for pair in self.splits)
+        )
 
     def _heard(self, one: Round) -> bool:
         stored = self.api.leases.get(one.settled.state.members[0].name)
@@ -277,12 +283,13 @@ class History:
         if any(pod.process.run.id != self.run.id for pod in self.pods.values() if not pod.deleted):
             self._calm = now
         newest = self.newest()
-        if now - self._calm < 20.0 or (newest is not None and newest.closed):
-            return
         stuck = {w.host for w in api.watches if w.stuck}
         for process in self._alive():
             if process.frozen or process in api.cut_off or process in stuck:
                 process.hampered_at = now
+        if now - self._calm < 20.0 or (newest is not None and newest.closed):
+            return
+        for process in self._alive():
             if now - process.hampered_at < 20.0:
                 continue
             since = max(process.waits_since or now, self.truth.lease_changed)

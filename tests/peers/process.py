@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from elasticjob.api.errors import ApiError, Conflict, NotFound
 from elasticjob.contract.fields import RecordError
+from elasticjob.contract.limits import Limits
 from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob.contract.reports import FailureReport, RoundReport
 from elasticjob.contract.round_record import RoundRecord
@@ -193,9 +194,9 @@ class Process(Host):
             if missing and now - began > limits.establish_timeout:
                 report = RoundReport(m.nonce, unarrived_ranks=missing)
         elif m.group_rank == 0:
-            silent = tuple(r for r in range(1, one.size) if self._lost(one, r, limits.heartbeat_timeout))
+            silent = tuple(r for r in range(1, one.size) if self._lost(one, r, limits))
             report = RoundReport(m.nonce, established=True, silent_ranks=silent)
-        elif self._lost(one, 0, limits.heartbeat_timeout):
+        elif self._lost(one, 0, limits):
             refused = one.inside.get(0) is None
             report = RoundReport(m.nonce, leader_lost=True, connection_refused=refused)
         if report is not None:
@@ -206,10 +207,11 @@ class Process(Host):
             self._reported = report
             self._say(report=report.dump())
 
-    def _lost(self, one: Round, rank: int, timeout: float) -> bool:
-        now, process = self.kernel.now, one.inside.get(rank)
+    def _lost(self, one: Round, rank: int, limits: Limits) -> bool:
+        """A port that accepts and is not served yet is waited for, as ``elasticjob.watch.establish`` does."""
+        now, process, timeout = self.kernel.now, one.inside.get(rank), limits.heartbeat_timeout
         if process is None:
-            return one.silent_for(rank, now) > 2.5
+            return one.silent_for(rank, now) > (2.5 if rank in one.stopped else limits.establish_timeout)
         apart = self.history.apart(self.name, process.name)
         return max(one.silent_for(rank, now), 0.0 if apart is None else now - apart) > timeout
 
@@ -238,13 +240,16 @@ class Process(Host):
                 self.seat.hear_deleted(stored.as_round(), self.kernel.now)
                 continue
             self.seat.hear(stored.as_round(), self.kernel.now)
-            try:
-                record = RoundRecord.parse(stored.annotations.get("round", ""))
-            except RecordError:
-                continue
-            if self.core.observe(record):
-                self._agent.wake()
+            self._observe(stored)
         self._peers.wake()
+
+    def _observe(self, stored: Stored) -> None:
+        try:
+            record = RoundRecord.parse(stored.annotations.get("round", ""))
+        except RecordError:
+            return
+        if self.core.observe(record):
+            self._agent.wake()
 
     def _listed(self, what: list[Stored] | Stored) -> None:
         now = self.kernel.now
@@ -291,6 +296,7 @@ class Process(Host):
             elif isinstance(step, Read):
                 answer = yield self.api.call(self, lambda: self.api.read(self.history.lease))
                 seat.hear_read(answer.as_round(), kernel.now)
+                self._observe(answer)
             elif isinstance(step, ListAgain):
                 if self._list is not None:
                     self._list.close()

@@ -27,6 +27,7 @@ FOUND = {
     3: "one that had left its round made the Lease again, and published the round after it a second time",
     62: "members of the first round were taken for participants that wait, after its Lease was deleted",
     750: "a report of another coordinator was old or new by the difference of two clocks",
+    2005: "an agent never heard of its round, which its seat had read, because its watch was late",
 }
 
 

@@ -280,6 +280,9 @@ class PeerSource:
             return
         with self._condition:
             self._seat.hear_read(read_round(lease), time.monotonic())
+        # The watch may be late, and the Lease may be deleted before it brings this: then the seat would count
+        # on its agent, and the agent would never hear of its round.
+        self._watch.hear(lease)
 
     def _try_port(self, pod: str) -> None:
         """A coordinator whose Lease is gone is gone, as its pod is."""

@@ -178,7 +178,7 @@ class LeaseRoundSource:
                     if lease is not None and lease.deleted:
                         self._deleted()
                     elif lease is not None:
-                        self._read(lease.annotations.get(names.ROUND_ANNOTATION, ""))
+                        self.hear(lease)
                         tries = 0
                     if self._stop.is_set():
                         return
@@ -204,7 +204,9 @@ class LeaseRoundSource:
         self.auth_errors.record(error)
         logger.debug("watch of Lease %s: %s", self._lease, error)
 
-    def _read(self, text: str) -> None:
+    def hear(self, lease: Lease) -> None:
+        """Take in the round Lease, from the watch or another request."""
+        text = lease.annotations.get(names.ROUND_ANNOTATION, "")
         if not text:
             return
         try:

@@ -96,7 +96,8 @@ def next_probe(s: Standing) -> float:
 
 
 def probe_pause(tries: int) -> float:
-    """The seconds from one of so many tries to the next, while the round Lease does not change."""
+    """The seconds between a try and the next after this number of tries, while the round Lease does not
+    change."""
     return PROBE_AFTER_SECONDS * float(2**tries)
 
 

@@ -86,7 +86,7 @@ def test_what_has_ended_is_not_asked_and_has_no_age(server: Server, run: Run) ->
     server.put(ended)
     assert "\nstep 2000; 412 ms per step" in run("status", "mnist").stdout
     assert run("list").stdout.splitlines()[1].split()[5:7] == ["2000", "97"]
-    assert not [path for _, path, _ in server.asked if "leases" in path]
+    assert not [path for _, path, _ in server.asked if "/leases/" in path]
 
 
 @pytest.mark.parametrize("client", BOTH)
@@ -120,4 +120,4 @@ def test_the_server_is_asked_once_for_each_of_the_first_jobs(server: Server, run
     many = [{**reported(55), "metadata": {**body()["metadata"], "name": f"job-{n}"}} for n in range(40)]
     server.answers[JOBS] = {"kind": "List", "metadata": {}, "items": many}
     assert run("list").exit_code == 0
-    assert len([path for _, path, _ in server.asked if "leases" in path]) == 20
+    assert len([path for _, path, _ in server.asked if "/leases/" in path]) == 20

@@ -22,18 +22,22 @@ def pod() -> Iterator[Pod]:
     made.close()
 
 
+other = pod
+
+
 class Job:
-    """A job of one rank."""
+    """A job of one rank. ``others``: pods that take copies."""
 
     def __init__(self, folder: Path, pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.pod, self.patch = folder, pod, monkeypatch
+        self.others: list[Pod] = []
         monkeypatch.setenv(PROGRESS_DIR_ENV, str(folder))
         monkeypatch.setenv("TORCHELASTIC_RUN_ID", "A")
 
     def open(self, number: int, *, met: bool = True) -> Checkpoints:
         """The workers of the next round begin."""
         if met:
-            begin(number, self.pod)
+            begin(number, self.pod, *self.others)
         else:
             self.pod.enter(number)
         self.patch.setenv(ROUND_ENV, str(number))
@@ -168,15 +172,17 @@ def test_an_agent_that_goes_away_leaves_the_folder(job: Job, caplog: pytest.LogC
     assert list((job.folder / "run").glob("*-s00000004/complete.json"))
 
 
-@pytest.mark.parametrize("stays", [True, False])
-def test_a_planned_change_saves_to_the_folder_unless_all_pods_stay(
-    job: Job, pod: Pod, monkeypatch: pytest.MonkeyPatch, stays: bool
+@pytest.mark.parametrize(("stays", "copied"), [(True, True), (True, False), (False, True)])
+def test_a_planned_change_saves_to_the_folder_unless_all_pods_stay_and_have_copies(
+    job: Job, pod: Pod, other: Pod, monkeypatch: pytest.MonkeyPatch, stays: bool, copied: bool
 ) -> None:
+    job.others = [other] if copied else []
     with job.open(1) as checkpoints:
         checkpoints.save(1, state(1))
         if stays:
             pod.keeper.all_stay(1)
         monkeypatch.setattr("elasticjob.worker.stopping.is_stopping", lambda: True)
         checkpoints.save(2, state(2))
-    assert bool(list((job.folder / "run").glob("*-s00000002/complete.json"))) is not stays
+    in_folder = list((job.folder / "run").glob("*-s00000002/complete.json"))
+    assert bool(in_folder) is not (stays and copied)
     assert "1.2.0" in pod.held()

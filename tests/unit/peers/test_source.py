@@ -21,10 +21,11 @@ from elasticjob.contract.round_record import RoundRecord
 from elasticjob.coordination.reading import read_round, round_body
 from elasticjob.coordination.source import PeerSource
 from elasticjob.peers.records import PeerRecord
-from elasticjob.peers.round_lease import Identity
+from elasticjob.peers.round_lease import Identity, Read
 from elasticjob.peers.run import PEER_ANNOTATION, Run, round_lease
 from elasticjob.peers.settled import Settled
 from tests.unit.memory_api import Leases, MemoryApi
+from tests.unit.peers.table import Table
 
 RUN, ME = Run("mnist", "run-1", 1, 1), Identity("pod-0", "uid-0")
 NAME = round_lease(RUN.name)
@@ -145,6 +146,16 @@ def test_a_pod_that_comes_after_its_run_hears_how_it_has_ended(server: Server) -
     source.start()
     until(lambda: any(r.outcome == "Complete" and r.job_uid == RUN.id for r in records), "it is complete")
     source.stop()
+
+
+def test_an_agent_hears_what_its_seat_has_read_though_the_watch_brings_nothing(server: Server) -> None:
+    table = Table()
+    table.train("pod-0", "pod-1")
+    server.leases.put(NAME, round_body(table.settled, "", "pod-1_uid-1", 1, {})["metadata"]["annotations"])
+    records: list[RoundRecord] = []
+    source = PeerSource(RUN, ME, 0, Limits(), lambda: cast(HttpListApi, Api(server)), records.append)
+    source._do(Read())
+    assert [record.number for record in records] == [1]
 
 
 def test_where_owners_may_not_be_changed_the_round_lease_has_none(

@@ -90,8 +90,8 @@ RESUMED_MESSAGE = "the job was resumed"
 
 @dataclass(frozen=True)
 class Crossings:
-    """One of ``currentRound.crossings``: by this label of nodes the members are in so many ``domains``. Of
-    the neighbours in the ring of ranks so many are in different ones, and would be ``in_slot_order``."""
+    """One of ``currentRound.crossings``: by the label ``key`` of nodes, in how many ``domains`` the members
+    are, and how many neighbours in the ring of ranks are in different ones, now and ``in_slot_order``."""
 
     key: str
     domains: int
