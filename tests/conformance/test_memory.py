@@ -97,6 +97,7 @@ def test_a_killed_worker_costs_one_step_at_most(stage: Stage, start: str) -> Non
 
 
 @pytest.mark.matrix
+@pytest.mark.slow
 @pytest.mark.operator_alone
 def test_from_3_to_3_to_3_to_2_no_step_is_lost(stage: Stage) -> None:
     """A worker, an agent that is replaced, and one that is not, rank 0's among them."""
