@@ -229,11 +229,6 @@ def end_the_pass(operator: Any, target: Any, why: Exception) -> None:
 # -- the rules -----------------------------------------------------------------------------------------------
 
 
-def all_is_heard(look: Any, *args: Any) -> Any:
-    """A look after which silence is used at once."""
-    return replace(look(*args), unheard=frozenset())
-
-
 def silent_since_the_start(hear: Any, settled: Any, sight: Any, member: Any) -> Any:
     """Silence from the time in the record, which another coordinator's clock has given."""
     heard, start = hear(settled, sight, member), settled.state.start
@@ -245,7 +240,6 @@ RULES = {
     "P1 a write carries the version that it was decided on": Rule(
         "tests.peers.process.precondition", gives("")
     ),
-    "P2 what has gone back is set forward": Rule("elasticjob.peers.seat.Seat._behind", gives(False)),
     "P2 the number of a round that is not known is left out": Rule(
         "elasticjob.peers.seat.made_again", lambda last, *_, **__: last
     ),
@@ -253,7 +247,6 @@ RULES = {
         "elasticjob.peers.forming._left_out", gives(None)
     ),
     "P3 a member is known to have left": Rule("elasticjob.peers.forming.has_left", gives(True)),
-    "P4 a second look before silence is used": Rule("elasticjob.peers.seat.look", around=all_is_heard),
     "P5 patience ends": Rule("elasticjob.peers.election.patience", gives(float("inf"))),
     "P6 silence is counted by one clock": Rule("elasticjob.peers.plan._hear", around=silent_since_the_start),
     "P7 what cannot be read is there": Rule("elasticjob.peers.sight.Sight.is_there", gives(False)),

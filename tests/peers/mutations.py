@@ -17,11 +17,9 @@ class Mutation(NamedTuple):
 
 MUTATIONS = [
     Mutation(("P2",), "P1 a write carries the version that it was decided on"),
-    Mutation(("P2", "P3", "I4", "I6"), "P2 what has gone back is set forward", 150),
     Mutation(("P2", "P3", "I4"), "P2 the number of a round that is not known is left out"),
     Mutation(("P2", "P3", "I4"), "P2 the first number is left out where there were rounds"),
     Mutation(("P3",), "P3 a member is known to have left"),
-    Mutation(("P4",), "P4 a second look before silence is used", 2000),
     Mutation(("P5",), "P5 patience ends"),
     Mutation(("P6",), "P6 silence is counted by one clock", 600),
     Mutation(("P3", "P4"), "P7 what cannot be read is there"),
