@@ -76,8 +76,8 @@ HANDLER_ALONE = "tests.conformance.test_rendezvous"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Who forms the rounds. Of tests that run with both, those of whole agents without operator are slow
-    ones."""
+    """Run each test with an operator, without one, or both. Of those for both, tests of whole agents are slow
+    ones without an operator."""
     if "stage" not in metafunc.fixturenames:
         return
     alone = [kind for kind in KINDS if metafunc.definition.get_closest_marker(f"{kind}_alone") is not None]

@@ -68,7 +68,7 @@ class History:
     # -- rounds ---------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Who is left, and new pods, begin a round and resume."""
+        """The pods that are left and new ones begin a round and resume."""
         self.number += 1
         while self.away and self.happens(0.3):
             self.members.append(self.away.pop())

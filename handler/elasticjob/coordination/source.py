@@ -186,6 +186,7 @@ class PeerSource:
             return None
         now = time.monotonic()
         sight = self._reader.peers(leases, now)
+        lease = self._seat.lease if self._seat.unsure else None
         known, shown = leases.get(self._seat.replaced), leases.get(self._name)
         suspected = known is not None and not known.alive and self._seat.replaced != self._me.pod
         return replace(
@@ -194,9 +195,7 @@ class PeerSource:
             live_pods=self._pods.live(),
             finished=self._pods.finished(),
             suspects=frozenset({self._seat.replaced} if suspected else ()),
-            older=older_than(self._seat.lease.created, leases)
-            if self._seat.lease is not None
-            else frozenset(),
+            older=older_than(lease.created, leases) if lease is not None else frozenset(),
             round_age=self._seat.round_age(now),
             round_lease=read_round(read_lease(shown.body)) if shown is not None else None,
         )

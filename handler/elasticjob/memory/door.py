@@ -1,4 +1,4 @@
-"""Who may talk to an agent: each connection has to begin with the right line.
+"""Admits connections to an agent: each must begin with a line that has the right key or token.
 
 The port is open to the whole network. So one thread serves all callers that have not said their line yet,
 and there are few of them at a time. A thread for one alone has only a caller whose line was right.

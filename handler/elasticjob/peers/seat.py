@@ -51,12 +51,8 @@ MADE_AGAIN_SECONDS = 0.5
 """How long the coordinator has to make a deleted round Lease again before another participant does."""
 UNSURE_SECONDS = 3.0
 """That time if the deletion itself was not seen: another may know a later record."""
-
-
 DEAF_SECONDS = 3.0
 """How long a watch may not bring what this coordinator has written until its Leases are listed again."""
-
-
 MOST_CONFLICTS = 2
 CONFLICT_SECONDS = 0.2
 """The pause after a conflict, between what was read and the next write."""
@@ -192,6 +188,16 @@ class Seat:
         return self.coordinates or (self._foreign() and self.settled is not None and not self.settled.closed)
 
     @property
+    def _known(self) -> Settled | None:
+        """What this participant goes by: what it has decided last as coordinator, or what the Lease says."""
+        return self._current or self.settled
+
+    @property
+    def unsure(self) -> bool:
+        """Whether another may know a later record than the present one."""
+        return self._known is not None and self._known.unsure
+
+    @property
     def ended_before(self) -> str:
         """The outcome of this run if another one has followed it; "" if that is not known."""
         settled = self.settled
@@ -241,7 +247,7 @@ class Seat:
         """Whether it ends, and need not wait for others to succeed."""
         if self._ending is None:
             return self.own.leaving
-        settled = self._current or self.settled
+        settled = self._known
         if (
             not self.coordinates
             or settled is None
@@ -252,7 +258,7 @@ class Seat:
         return now - self._ending > CLOSE_SECONDS
 
     def _release(self, now: float) -> Step:
-        settled = self._current or self.settled
+        settled = self._known
         tried_long = self._ending is not None and now - self._ending > CLOSE_SECONDS + 1.0
         if not self.coordinates or settled is None or settled.closed or tried_long:
             return Done() if self._ending is not None else Rest(LONGEST_REST)
@@ -335,7 +341,7 @@ class Seat:
         """One look, and a write if something has changed or others wait for a sign of life."""
         lease = self.lease
         assert lease is not None
-        settled = self._current or self.settled
+        settled = self._known
         if settled is None or self._behind():
             return self._claim("the round Lease cannot be read" if settled is None else "it was set back")
         if sight is None:

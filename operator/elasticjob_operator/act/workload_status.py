@@ -14,8 +14,6 @@ StatusChange = Callable[[Mapping[str, Any], str], dict[str, Any] | None]
 
 _BACK_AT_ONCE = ("Preempted", "NodeFailures")
 """Evictions after which Kueue may admit again at once; after others it says itself when."""
-
-
 _NOT_STARTED = ("False", "WaitForStart", "Not all pods are ready or succeeded")
 
 

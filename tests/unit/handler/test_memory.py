@@ -18,7 +18,7 @@ from elasticjob.contract.limits import Limits
 from elasticjob.contract.names import MEMORY_AGENT_ENV
 from elasticjob.contract.round_record import RoundRecord
 from elasticjob.core.participant import Membership
-from elasticjob.memory.client import Agent
+from elasticjob.memory.client import Agent, State
 from elasticjob.memory.membership import Members
 from elasticjob.memory.pieces import PieceName, Save
 from elasticjob.warm.interpreter_count import Memory
@@ -164,6 +164,14 @@ def silent(handler: K8sRendezvousHandler) -> None:
     memory_of(handler).meet = lambda m: None  # type: ignore[method-assign] # noqa: ARG005
 
 
+def state_after_a_save(handler: K8sRendezvousHandler) -> State:
+    """What its agent says when a save has ended well."""
+    worker, name = worker_of(handler), PieceName("uid", "f", Save(1, 1, 1, 7, 1), 0)
+    save(worker, name)
+    assert copied(worker, name) == ""
+    return worker.state_of(name)
+
+
 def test_members_copy_among_themselves_if_one_does_not_meet_them(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -175,10 +183,7 @@ def test_members_copy_among_themselves_if_one_does_not_meet_them(
     assert (met["a"].partner, met["c"].partner) == (met["c"].address, met["a"].address)
     assert "1 of 3 members have no copies" in caplog.text
     assert "group ranks 1" in caplog.text
-    worker, name = worker_of(handlers["a"]), PieceName("uid", "f", Save(1, 1, 1, 7, 1), 0)
-    save(worker, name)
-    assert copied(worker, name) == ""
-    assert worker.state_of(name).copied
+    assert state_after_a_save(handlers["a"]).copied
 
 
 def test_members_wait_for_a_leader_that_says_nothing_for_a_while_and_save_without_copies(
@@ -190,10 +195,7 @@ def test_members_wait_for_a_leader_that_says_nothing_for_a_while_and_save_withou
     joined(leases, 1, handlers)
     assert "the leader has not said where copies go" in members_of(handlers["b"]).alone
     assert "its memory checkpoints have no copies: the leader has not said" in caplog.text
-    worker, name = worker_of(handlers["b"]), PieceName("uid", "f", Save(1, 1, 1, 7, 1), 0)
-    save(worker, name)
-    assert copied(worker, name) == ""
-    found = worker.state_of(name)
+    found = state_after_a_save(handlers["b"])
     assert not found.copied
     assert "the leader has not said" in found.alone
 

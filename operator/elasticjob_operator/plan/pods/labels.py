@@ -21,7 +21,7 @@ def report_changed(p: Pass, live: list[Pod]) -> None:
 def label(p: Pass, live: list[Pod]) -> None:
     """Keep the labels up to date that say what a pod is at the moment (``KEPT_LABELS``)."""
     standing_by = _standing_by(p, live)
-    going = {action.uid for action in p.actions if isinstance(action, DeletePod)}
+    going = _going(p)
     for pod in live:
         there, wanted = dict(pod.labels), {STANDBY_LABEL: "true"} if pod.uid in standing_by else {}
         if there != wanted and pod.uid not in going:
@@ -46,7 +46,7 @@ def set_member_gates(p: Pass, live: list[Pod]) -> None:
     without them. So a disruption budget counts neither standbys nor pods that have not
     joined, and no other pod may be evicted before a replacement trains."""
     met = p.round.established_time is not None
-    going = {action.uid for action in p.actions if isinstance(action, DeletePod)}
+    going = _going(p)
     for pod in live:
         if pod.member_gate is None or pod.uid in going:
             continue
@@ -54,3 +54,8 @@ def set_member_gates(p: Pass, live: list[Pod]) -> None:
         if member != pod.member_gate:
             gate = PodCondition(MEMBER_CONDITION, member, "Member" if member else "NotMember")
             p.actions.append(PatchPod(pod.name, pod.uid, condition=gate))
+
+
+def _going(p: Pass) -> set[str]:
+    """The UIDs of the pods that this pass deletes."""
+    return {action.uid for action in p.actions if isinstance(action, DeletePod)}

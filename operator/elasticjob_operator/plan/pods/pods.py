@@ -134,12 +134,10 @@ def _delete_surplus(p: Pass) -> None:
     members = p.status.member_uids
     live = [pod for pod in p.observed.pods if p.alive(pod)]
     surplus = len(live) - max(p.job.spec.pods, len(members))
-    others = [pod for pod in live if pod.uid not in members]
-    others.sort(key=lambda pod: (*_readiness(p, pod), -(pod.slot or 0)))
+    others = _furthest_first(p, [pod for pod in live if pod.uid not in members])
     going = others[: max(0, surplus)]
-    revision.forget(p, {pod.uid for pod in going})
+    _excuse(p, going)
     for pod in going:
-        backoff.record_surplus_deletion(p, pod)
         p.actions.append(
             DeletePod(pod.name, pod.uid, f"scaled down to {counted(p.job.spec.replicas, 'replica')}")
         )
@@ -154,18 +152,26 @@ def _give_quota_back(p: Pass) -> None:
         return
     ranks = {member.pod_uid: member.group_rank or 0 for member in p.status.members()}
     live = [pod for pod in p.observed.pods if p.alive(pod)]
-    others = sorted(
-        (pod for pod in live if pod.uid not in ranks),
-        key=lambda pod: (*_readiness(p, pod), -(pod.slot or 0)),
-    )
+    others = _furthest_first(p, [pod for pod in live if pod.uid not in ranks])
     members = sorted((pod for pod in live if pod.uid in ranks), key=lambda pod: -ranks[pod.uid])
     going = [*others, *members][:beyond]
-    revision.forget(p, {pod.uid for pod in going})
+    _excuse(p, going)
     for pod in going:
-        backoff.record_surplus_deletion(p, pod)
         if pod.uid not in ranks:
             p.actions.append(DeletePod(pod.name, pod.uid, QUOTA_WANTED_BACK))
     p.mark_lost({pod.uid: QUOTA_WANTED_BACK for pod in going if pod.uid in ranks})
+
+
+def _excuse(p: Pass, going: list[Pod]) -> None:
+    """Charge nothing for these, and let their slots have other pods without a back-off."""
+    revision.forget(p, {pod.uid for pod in going})
+    for pod in going:
+        backoff.record_surplus_deletion(p, pod)
+
+
+def _furthest_first(p: Pass, pods: list[Pod]) -> list[Pod]:
+    """Those that are furthest from training come first; of equal ones, the highest slot."""
+    return sorted(pods, key=lambda pod: (*_readiness(p, pod), -(pod.slot or 0)))
 
 
 def _readiness(p: Pass, pod: Pod) -> tuple[bool, ...]:
