@@ -58,6 +58,8 @@ class Oracle:
         """By the UID of its pod, what a participant has announced, and when."""
         self.spoken: dict[str, float] = {}
         """By the UID of its pod, when a participant's Lease was last written."""
+        self.bases: dict[str, set[int]] = {}
+        """By the UID of the job, for how many pods a queue was asked at first."""
 
     def happens(
         self,
@@ -78,6 +80,8 @@ class Oracle:
             return
         if key[0] == "pod":
             self.past.pods.setdefault((item.uid.partition("-")[0], key[1]), set()).add(item.uid)
+        if key[0] == "workload" and not item.value.workload.extra:
+            self.bases.setdefault(item.value.job_uid, set()).add(item.value.workload.count)
         if key[0] == "lease" and item.value.record is not None:
             at, known = self.announced.get(item.value.holder, (self._now(), None))
             if known != item.value.record:
@@ -145,7 +149,7 @@ class Oracle:
             raise Violation("I1", f"round {r.number} is published after round {before.current_round.number}")
         if spec.suspend and spec.template is not None:
             raise Violation("Suspension", f"round {r.number} is published while the job is suspended")
-        self._bounds(spec, before, status.min_replicas)
+        self._bounds(value, before)
         # A queue has admitted a job with the minimum that it had then.
         least = (spec.min_replicas or status.min_replicas) if value.job.queue is None else 1
         if not least <= len(members) <= spec.replicas:
@@ -190,11 +194,13 @@ class Oracle:
                     "are training",
                 )
 
-    def _bounds(self, spec: JobSpec, before: JobStatus, least: int) -> None:
-        """Without ``minReplicas`` the job is of a fixed size, once it has trained with it."""
-        r = before.current_round
+    def _bounds(self, value: JobValue, before: JobStatus) -> None:
+        """Without ``minReplicas`` the job is of a fixed size, once it has trained with it; or of the size that
+        its queue has admitted at first."""
+        r, spec, least = before.current_round, value.job.spec, value.status.min_replicas
         full = r.established_time is not None and r.members == spec.replicas
-        if spec.min_replicas is None and (full or not r.number) and least != spec.replicas:
+        fixed = spec.min_replicas is None and (full or not r.number)
+        if fixed and least != spec.replicas and least not in self.bases.get(value.job.uid, ()):
             raise Violation("I3", f"the minimum in force is {least}, not {spec.replicas}")
 
     def _gone(self, before: JobStatus) -> bool:

@@ -112,3 +112,16 @@ def test_a_job_of_some_sizes_trains_with_the_largest_for_which_pods_are_admitted
     assert (spec.pods, spec.beyond_size) == (6, 2)
     spec = granted(asked, grant(asked, (base(count=2),))).spec
     assert (spec.replicas, spec.min_replicas, spec.pods) == (2, 2, 2)
+
+
+def test_a_job_of_a_fixed_size_has_no_size_between_what_was_admitted_first_and_what_it_asks_for() -> None:
+    asked = job(replicas=8, min_replicas=None, spares=1)
+    for quota in ((), (extra(0, 1),), (extra(0, 1), extra(1, 3))):
+        given = grant(asked, (base(count=3), *quota, extra(9, 2, **WAITS)))
+        assert granted(asked, given).spec.replicas == 3
+        said = "; without minReplicas the job has 3 members until all are admitted"
+        assert given.sentence.endswith(said) is bool(quota), "where 3 are admitted that is said anyway"
+    whole = granted(asked, grant(asked, (base(count=3), extra(0, 5)))).spec
+    assert (whole.replicas, whole.spares) == (8, 0)
+    smaller = job(replicas=2, min_replicas=None)
+    assert granted(smaller, grant(smaller, (base(count=3),))).spec.replicas == 2

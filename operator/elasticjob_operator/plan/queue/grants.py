@@ -30,7 +30,10 @@ def grant(job: Job, workloads: Sequence[Workload], refused: str = "") -> Grant:
         return Grant(0, "; ".join(filter(None, (_why_not_admitted(job, base), refused))))
     wanted, quota = job.spec.pods, base.count + sum(one.count for one in extras if one.live)
     pods = min(wanted, quota)
-    return Grant(pods, _why_fewer(base, extras, pods, wanted) if pods < wanted else "", quota)
+    sentence = _why_fewer(base, extras, pods, wanted) if pods < wanted else ""
+    if job.spec.min_replicas is None and base.count < pods < job.spec.replicas:
+        sentence += f"; without minReplicas the job has {base.count} members until all are admitted"
+    return Grant(pods, sentence, quota, base=base.count)
 
 
 def unseen(job: Job, pods: int) -> Grant:
@@ -43,13 +46,16 @@ def unseen(job: Job, pods: int) -> Grant:
 
 def granted(job: Job, given: Grant, template: Mapping[str, Any] | None = None) -> Job:
     """The job as the planner sees it: with as many pods as may live, suspended without any. ``template``:
-    with what the queue says of the pods' nodes."""
+    with what the queue says of the pods' nodes. A job of a fixed size has no size between the one that was
+    admitted at first and the one that is wanted."""
     spec = job.spec
     if spec.suspend:
         return job
     if given.pods == 0:
         return replace(job, grant=given, spec=replace(spec, suspend=True))
     replicas = min(spec.replicas, given.pods)
+    if spec.min_replicas is None and replicas < spec.replicas:
+        replicas = min(given.base or replicas, replicas)
     spares = min(spec.spares, given.pods - replicas)
     limited = replace(
         spec,
