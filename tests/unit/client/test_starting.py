@@ -23,6 +23,10 @@ from elasticjob_client.__main__ import {entry}
 """
 
 
+HEARD = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+"""Also where the tests run in the background of a shell, which lets such jobs ignore Ctrl-C."""
+
+
 def called(words: list[str], **more: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, capture_output=True, text=True, timeout=120, check=False, **more)  # type: ignore[call-overload, no-any-return]
 
@@ -32,7 +36,7 @@ def called(words: list[str], **more: object) -> subprocess.CompletedProcess[str]
     [("click", "main"), ("click", "complete"), ("elasticjob_client.cli.reading", "main")],
 )
 def test_ctrl_c_ends_it_at_any_time(module: str, entry: str) -> None:
-    found = called([sys.executable, "-c", PRESSED.format(module=module, entry=entry), "list"])
+    found = called([sys.executable, "-c", HEARD + PRESSED.format(module=module, entry=entry), "list"])
     assert (found.returncode, found.stdout, found.stderr.strip()) == (130, "", "")
 
 
