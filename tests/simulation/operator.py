@@ -8,6 +8,7 @@ no pod is given up for a silence before pods and Leases were listed. The planner
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,11 +17,12 @@ from typing import Any
 
 from elasticjob.contract.round_record import INLINE_MEMBERS
 from elasticjob.rounds.waits import WaitKey
+from elasticjob_operator.act.batch import NO_PROGRESS_SECONDS
 from elasticjob_operator.act.write_backoff import ROUND, STATUS, WriteBackoff
 from elasticjob_operator.observe import errors
 from elasticjob_operator.plan.planner import plan, plan_without_status_write
 from elasticjob_operator.plan.rounds import rounds
-from elasticjob_operator.plan.state.model import VERBS, Action, Now, Plan, Target
+from elasticjob_operator.plan.state.model import VERBS, Action, Job, Now, Plan, Target
 from elasticjob_operator.plan.state.status import JobStatus
 from tests.simulation.api import (
     JOB_KEY,
@@ -71,6 +73,9 @@ class Operator(Informers):
         self._pods = PodWriter(
             self, lambda name, uid: self.delete_pod(name, uid), lambda uid: self.delete_job(uid), told
         )
+        self.hanging: tuple[type, ...] = ()
+        """Of the history: what the API server does not answer in time, so that no pass waits for it."""
+        self._under_way: set[Target] = set()
         self._confirmed: tuple[Any, ...] | None = None
         """``JobState.confirmed``."""
         self._continuity = -1
@@ -197,19 +202,37 @@ class Operator(Informers):
             actions = self.owned.possible(value.job, actions)
         for verb in VERBS:
             self.write_backoff.keep(verb, [action.target for action in actions])
+        hanging = 0
         for action in actions:
             target = action.target
-            if self.write_backoff.due(target, self.kernel.now):
-                try:
-                    yield from self._pods.write(value.job, action)
-                    self.write_backoff.done(target)
-                except (Unavailable, Refused) as error:
-                    self.failed(target, error)
+            if target in self._under_way or not self.write_backoff.due(target, self.kernel.now):
+                continue
+            if isinstance(action, self.hanging):
+                hanging += 1
+                self._under_way.add(target)
+                self.spawn(self._write_in_background(value.job, action))
+            else:
+                yield from self._write_action(value.job, action)
+        if hanging:
+            yield NO_PROGRESS_SECONDS
         if self.queue is not None:
             yield from self.queue.write(value.job, decided)
-        under_way = () if self.owned is None else self.owned.under_way
+        under_way = self._under_way | (frozenset() if self.owned is None else self.owned.under_way)
         delays = [decided.wake_after, postponed, self.write_backoff.wake_after(self.kernel.now, under_way)]
         return min((d for d in delays if d is not None), default=None)
+
+    def _write_action(self, job: Job, action: Action) -> Script:
+        try:
+            yield from self._pods.write(job, action)
+            self.write_backoff.done(action.target)
+        except (Unavailable, Refused) as error:
+            self.failed(action.target, error)
+
+    def _write_in_background(self, job: Job, action: Action) -> Script:
+        with contextlib.suppress(Stale):
+            yield from self._write_action(job, action)
+        self._under_way.discard(action.target)
+        self.again()
 
     def _try_status(self, item: Item, decided: Plan, hurried: bool) -> Script:
         """Whether the status is as decided now."""

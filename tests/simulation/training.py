@@ -78,10 +78,14 @@ class Training:
             agent.end(1)
 
     def left(self, agent: Agent, membership: Membership) -> None:
-        """The agent's workers of this round have ended."""
-        self._break_whole((membership.job_uid, membership.number))
+        """The agent's workers of this round have ended. Those that had less to train were not needed."""
+        key = (membership.job_uid, membership.number)
+        needed = membership.group_rank not in self.oracle.finished.get(key, ())
+        if needed:
+            self._break_whole(key)
         self.oracle.agent_left(agent, membership)
-        self._echo(membership)
+        if needed:
+            self._echo(membership)
         self.look()
 
     def worker_failed(self, agent: Agent, membership: Membership, failure: WorkerEnd) -> None:

@@ -15,7 +15,7 @@ from elasticjob_operator.plan.state.evidence import (
     SCALING,
 )
 from elasticjob_operator.plan.state.grant import QueueRequest
-from elasticjob_operator.plan.state.model import Job, JobSpec, Limit, Pod
+from elasticjob_operator.plan.state.model import CreatePod, DeletePod, Job, JobSpec, Limit, Pod
 from elasticjob_operator.plan.state.sized import sized
 from elasticjob_operator.plan.state.status import JobStatus
 from tests.asked import asked
@@ -32,6 +32,9 @@ from tests.simulation.queue import KIND, Kueue, Queued
 from tests.simulation.training import Training
 from tests.simulation.traits import OWNED, Traits, draw
 from tests.simulation.workload import Workload
+
+HANGING: dict[str, tuple[type, ...]] = {"make": (CreatePod,), "delete": (DeletePod,)}
+"""What a pass begins and does not wait for, where the API server answers after the time limit."""
 
 
 class World(Training):
@@ -199,6 +202,8 @@ class World(Training):
         operator.inline_members = 1 if self.seed % 3 == 1 else INLINE_MEMBERS
         if self.traits.failing is not None and self.traits.failing.what in OWNED:
             operator.owned = Owned(operator)
+        if self.traits.failing is not None and self.traits.failing.how == "time limit":
+            operator.hanging = HANGING.get(self.traits.failing.what, ())
         operator.delete_pod = lambda name, uid: self._delete_pod(operator, name, uid)
         operator.delete_job = self.delete_job
         self.operators.append(operator)

@@ -40,7 +40,12 @@ def give_notice(w: World) -> None:
     """An autoscaler or a cloud marks a node: it evicts what is there, or thinks better of it."""
     node = w.cluster.nodes[w.kernel.rng.choice(sorted(w.cluster.nodes))]
     if node.exists:
-        w.disturb(f"{node.name} is about to go", node.name, *_pods_on(w, node), accounts=(PREEMPTION, INFRASTRUCTURE))
+        w.disturb(
+            f"{node.name} is about to go",
+            node.name,
+            *_pods_on(w, node),
+            accounts=(PREEMPTION, INFRASTRUCTURE),
+        )
         w.cluster.give_notice(node, "karpenter.sh/disrupted")
         end = w.kernel.rng.choice((_evict, _evict, _take_notice_back))
         w.later(w.kernel.rng.choice((0.1, 5.0, 30.0, 120.0)), end, w, node)
