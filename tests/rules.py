@@ -222,7 +222,8 @@ def trusts_no_taint(_: Any, pod: Any) -> bool:
 def end_the_pass(operator: Any, target: Any, why: Exception) -> None:
     """A write that fails ends the operator's pass."""
     operator.timers = {}
-    if operator.owned is None or target not in operator.owned.under_way:
+    in_background = operator.under_way | (set() if operator.owned is None else operator.owned.under_way)
+    if target not in in_background:
         raise Unavailable(str(why))
 
 

@@ -39,7 +39,7 @@ MUTATIONS = [
     Mutation(("Suspension",), "a suspension is seen", 78),
     Mutation(("Liveness",), "hangs end rounds", 79),
     Mutation(("Liveness",), "nobody waits without a timer"),
-    Mutation(("I11",), "I11 the pass goes on", 67, "writes"),
+    Mutation(("I11",), "I11 the pass goes on", 72, "writes"),
     Mutation(("I11",), "I11 people are told", 19, "writes"),
     Mutation(("Liveness",), "one failure is no outage", 96, "neighbour"),
     Mutation(("Silence",), "what a dead watch brings is not believed", 692, "stranded"),

@@ -75,7 +75,7 @@ class Operator(Informers):
         )
         self.hanging: tuple[type, ...] = ()
         """Of the history: what the API server does not answer in time, so that no pass waits for it."""
-        self._under_way: set[Target] = set()
+        self.under_way: set[Target] = set()
         self._confirmed: tuple[Any, ...] | None = None
         """``JobState.confirmed``."""
         self._continuity = -1
@@ -205,11 +205,11 @@ class Operator(Informers):
         hanging = 0
         for action in actions:
             target = action.target
-            if target in self._under_way or not self.write_backoff.due(target, self.kernel.now):
+            if target in self.under_way or not self.write_backoff.due(target, self.kernel.now):
                 continue
             if isinstance(action, self.hanging):
                 hanging += 1
-                self._under_way.add(target)
+                self.under_way.add(target)
                 self.spawn(self._write_in_background(value.job, action))
             else:
                 yield from self._write_action(value.job, action)
@@ -217,7 +217,7 @@ class Operator(Informers):
             yield NO_PROGRESS_SECONDS
         if self.queue is not None:
             yield from self.queue.write(value.job, decided)
-        under_way = self._under_way | (frozenset() if self.owned is None else self.owned.under_way)
+        under_way = self.under_way | (frozenset() if self.owned is None else self.owned.under_way)
         delays = [decided.wake_after, postponed, self.write_backoff.wake_after(self.kernel.now, under_way)]
         return min((d for d in delays if d is not None), default=None)
 
@@ -231,7 +231,7 @@ class Operator(Informers):
     def _write_in_background(self, job: Job, action: Action) -> Script:
         with contextlib.suppress(Stale):
             yield from self._write_action(job, action)
-        self._under_way.discard(action.target)
+        self.under_way.discard(action.target)
         self.again()
 
     def _try_status(self, item: Item, decided: Plan, hurried: bool) -> Script:

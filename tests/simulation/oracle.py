@@ -301,6 +301,9 @@ class Oracle:
             return
         if self._repeated_notice(why.cause, since):
             return
+        alone = why.cause == "LeaderUnreachable" and len(uids) == 1  # nobody passes on what it cannot write
+        if alone and self.truth.excuses(key, uids, since, established=False, harmless=True):
+            return
         if any(self.dead(m.pod_uid) or self.hangs(m.pod_uid) for m in before.members()):
             return
         raise Violation(
@@ -338,6 +341,8 @@ class Oracle:
             mixed = len(self.stages.get((value.job.uid, status.current_round.number), ())) > 1
             if not over and not theirs and not (mixed and reason == "MembersDisagree"):
                 raise Violation("I8", f"the job is closed: {failed}")
+            if theirs:
+                self.pace.completed()
             return
         self.pace.completed()
         number, members = status.current_round.number, status.members()

@@ -99,7 +99,8 @@ class Pace:
                 violated("I10", f"{cause} broke a round of which a member had succeeded")
 
     def completed(self) -> None:
-        """The job is done: its members finished as the change of size ended their round."""
+        """The job is over: all of its members, or some in pods that nobody replaces, finished as the change
+        of size ended their round."""
         self._planned = None
         self._stopped()
         self._completed_at = self._now()

@@ -32,13 +32,16 @@ class Truth:
     def __init__(self) -> None:
         self.incidents: list[Incident] = []
 
-    def excuses(self, key: RoundKey, uids: Collection[str], since: float, established: bool) -> bool:
-        """Whether anything has happened since then for which this round of these may end."""
+    def excuses(
+        self, key: RoundKey, uids: Collection[str], since: float, established: bool, harmless: bool = False
+    ) -> bool:
+        """Whether anything has happened since then for which this round of these may end. ``harmless``: what
+        ends no round counts as well."""
         return any(
             i.at >= since
             and (i.who in uids or i.who == "*")
             and i.round in (None, key)
-            and not (i.harmless or (established and i.lightly))
+            and not ((i.harmless and not harmless) or (established and i.lightly))
             for i in self.incidents
         )
 
