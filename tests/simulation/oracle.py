@@ -12,7 +12,6 @@ from elasticjob.contract.round_record import RoundRecord
 from elasticjob.core.participant import Membership
 from elasticjob.rounds.causes import Cause
 from elasticjob_operator.plan.state.evidence import APPLICATION, SCALING
-from elasticjob_operator.plan.state.model import JobSpec
 from elasticjob_operator.plan.state.status import JobStatus
 from tests.simulation.agent import Agent
 from tests.simulation.api import JOB_KEY, ROUND_KEY, Item, Key
@@ -195,7 +194,7 @@ class Oracle:
                 )
 
     def _bounds(self, value: JobValue, before: JobStatus) -> None:
-        """Without ``minReplicas`` the job is of a fixed size, once it has trained with it; or of the size that
+        """Without ``minReplicas`` the job is of a fixed size, once it has trained with it; or of the one that
         its queue has admitted at first."""
         r, spec, least = before.current_round, value.job.spec, value.status.min_replicas
         full = r.established_time is not None and r.members == spec.replicas
