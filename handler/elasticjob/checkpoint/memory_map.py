@@ -11,6 +11,7 @@ import mmap
 import os
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 
@@ -55,12 +56,12 @@ class Mappings:
         memory = self._buffers.pop(inode)
         if inode in self._registered:
             self._registered.discard(inode)
-            torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
+            _cudart().cudaHostUnregister(memory.data_ptr())
 
     def _register(self, memory: torch.Tensor) -> bool:
         """Whether CUDA knows this memory now. Where it refuses, copies are only slower."""
         try:
-            code = int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), PORTABLE))
+            code = int(_cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), PORTABLE))
             problem = f"cudaHostRegister returns {code}, expected 0" if code else ""
         except (RuntimeError, AttributeError) as error:
             problem = str(error)
@@ -71,6 +72,12 @@ class Mappings:
                 f"saves stop training for longer: {problem}"
             )
         return not problem
+
+
+def _cudart() -> Any:
+    """CUDA's functions, which torch gives no types."""
+    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    return runtime
 
 
 def cuda_device(tensor: torch.Tensor) -> torch.device | None:
@@ -97,7 +104,7 @@ def _streams(devices: Collection[torch.device]) -> Iterator[dict[torch.device, t
     streams: dict[torch.device, torch.cuda.Stream] = {}
     with ExitStack() as stack:
         for device in devices:
-            stream = streams[device] = torch.cuda.Stream(device)
+            stream = streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             stack.callback(stream.synchronize)
             stream.wait_stream(torch.cuda.current_stream(device))
         yield streams

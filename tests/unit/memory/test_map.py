@@ -32,7 +32,7 @@ class Cudart:
         self.registered: dict[int, int] = {}
         self.calls = 0
 
-    def cudaHostRegister(self, address: int, size: int, flags: int) -> int:  # noqa: N802
+    def cudaHostRegister(self, address: int, size: int, flags: int) -> int:
         assert flags == PORTABLE
         assert address not in self.registered, "registered twice"
         self.calls += 1
@@ -40,7 +40,7 @@ class Cudart:
             self.registered[address] = size
         return self.code
 
-    def cudaHostUnregister(self, address: int) -> int:  # noqa: N802
+    def cudaHostUnregister(self, address: int) -> int:
         assert _is_mapped(address), "the mapping has ended before"
         del self.registered[address]
         return 0
@@ -80,7 +80,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(memory_map, "cuda_device", lambda _: GPU)
     monkeypatch.setattr(memory_piece, "cuda_device", lambda _: GPU)
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: Stream(said))
+    monkeypatch.setattr(torch.cuda, "Stream", lambda _: Stream(said))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"training on {device}")
     monkeypatch.setattr(torch.cuda, "stream", entered)
     return said
@@ -117,10 +117,11 @@ def test_a_buffer_is_registered_once_and_before_its_mapping_ends_no_more(
 
 def test_a_state_without_gpus_asks_for_no_cuda(monkeypatch: pytest.MonkeyPatch, buffers: list[int]) -> None:
     cudart, mappings = played(monkeypatch), Mappings()
-    mappings.get(buffers[0], for_cuda=False)
-    assert not cudart.calls
-    mappings.get(buffers[0], for_cuda=True)
-    assert cudart.calls == 1, "the state has moved to a GPU"
+    calls = []
+    for for_cuda in (False, True):  # the state has moved to a GPU
+        mappings.get(buffers[0], for_cuda=for_cuda)
+        calls.append(cudart.calls)
+    assert calls == [0, 1]
     mappings.clear()
 
 
@@ -161,7 +162,12 @@ def test_an_agent_takes_a_piece_after_its_copies_have_ended(
     begin(1, pod)
     worker: Any = pod.worker()
     take = worker.take
-    monkeypatch.setattr(worker, "take", lambda *piece: (said.append("taken"), take(*piece)))
+
+    def taken(*piece: Any) -> None:
+        said.append("taken")
+        take(*piece)
+
+    monkeypatch.setattr(worker, "take", taken)
     tier = MemoryTier(worker, Ranks(60), Token(1, 1), str(tmp_path), worker.opening)
     assert tier.save(1, {"weights": torch.arange(5)})
     assert said[-2:] == ["synchronized", "taken"]
