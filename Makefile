@@ -8,7 +8,7 @@ PACKAGES := handler operator client devcluster
 ARGS ?=
 APT_INSTALL = $(if $(filter 0,$(shell id -u)),,sudo) sh -c 'apt-get update --quiet && apt-get install --yes --no-install-recommends "$$@"' apt
 
-.PHONY: help demo sandbox test test-slow test-guides test-kueue test-nodes test-monitoring test-screens lint matrix matrix-kubernetes bench bench-scale bench-jobs histories histories-checkpoints chaos oncall images controlplane format clean
+.PHONY: help demo sandbox test test-slow test-guides test-kueue test-nodes test-monitoring test-screens lint matrix matrix-kubernetes bench bench-scale bench-jobs histories histories-checkpoints chaos kills oncall images controlplane format clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10
@@ -92,6 +92,9 @@ bench-jobs: $(READY) controlplane ## one operator and 10 to 1,000 jobs of 8: sta
 
 chaos: $(READY) controlplane ## 8 torchruns under a fault every 10-20 s for 10 minutes (20 minutes in all; ARGS="--seed 7 --minutes 10 --pods 8")
 	@$(BIN)/python -m tests.chaos.run $(ARGS)
+
+kills: $(READY) controlplane ## 1,000 kills of single pods that save each step to memory, one after another (ARGS="--kills 5 --jobs 1")
+	@$(BIN)/python -m tests.chaos.kill_series $(ARGS)
 
 images: ## both images, built without Docker and pushed: make images REGISTRY=registry.example/ml (2 minutes; ARGS="--platform linux/arm64")
 	@test -n "$(REGISTRY)" || { echo "where are they to go? make images REGISTRY=registry.example/ml"; exit 1; }

@@ -83,6 +83,16 @@ def test_what_is_imported() -> None:
     assert imports("os.environ['TORCHDYNAMO_DISABLE'] = '1'", ()) == ("torch", "torch.distributed")
 
 
+@pytest.mark.parametrize(
+    "script",
+    ["from elasticjob.checkpoint import Checkpoints", "import torch.distributed.checkpoint as dcp"],
+)
+def test_a_script_with_checkpoints_finds_what_they_import_of_torch(script: str) -> None:
+    more = ("torch.distributed.checkpoint", "torch.distributed.checkpoint.state_dict")
+    assert imports(script, ()) == ("torch", "torch.distributed", "torch._dynamo", *more)
+    assert imports(script + "\nos.environ['TRITON_X'] = '1'", ()) == ("torch", "torch.distributed")
+
+
 @pytest.mark.parametrize("workers", [1, 2, 8])
 def test_where_memory_is_not_short_there_is_one_for_each_worker(workers: int) -> None:
     assert count(Memory(64 * GIB, 40 * GIB), workers, 0).number == workers

@@ -33,7 +33,7 @@ from elasticjob.checkpoint.storage import open_storage
 from elasticjob.checkpoint.trust import Planner
 from elasticjob.memory.decide import Candidate
 from elasticjob.memory.pieces import Save
-from elasticjob.worker import fenced, stopping
+from elasticjob.worker import fenced, progress, stopping
 from elasticjob.worker.resumed import Resumed, Source, say_resumed
 from elasticjob.worker.script_log import ScriptLog
 
@@ -90,6 +90,7 @@ class Checkpoints:
         weights_only: bool = False,
     ) -> None:
         _check_settings(path, every, memory_every, keep, timeout)
+        progress.be_ready()
         self._every, self._memory_every = every, memory_every
         self._storage, self._path = open_storage(path)
         self._verify = verify

@@ -6,14 +6,12 @@ before have ended on all ranks, and well. So no rank waits for a copy, and all d
 
 from __future__ import annotations
 
-import mmap
 import os
 import zlib
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata
@@ -21,6 +19,7 @@ from torch.distributed.checkpoint.planner import SavePlan
 
 from elasticjob.checkpoint.errors import CheckpointError
 from elasticjob.checkpoint.memory_load import MemoryReader, Pieces, WholeIndex
+from elasticjob.checkpoint.memory_map import Mappings
 from elasticjob.checkpoint.memory_piece import Content, PieceError
 from elasticjob.checkpoint.ranks import Ranks
 from elasticjob.checkpoint.records import Name, Token
@@ -38,8 +37,6 @@ log = ScriptLog("elasticjob.checkpoint")
 
 _open: list[MemoryTier] = []
 """The one that this process has: its agent keeps the pieces of one folder of checkpoints."""
-MAPPED = 3
-"""How many buffers stay mapped: two are used in turn, and a third while the state grows."""
 
 
 def open_memory(ranks: Ranks, timeout: float, token: Token, path: str) -> MemoryTier | None:
@@ -85,7 +82,7 @@ class MemoryTier:
         """The plan of a save that was skipped, if that state was not like the one before."""
         self._final: SavePlan | None = None
         self._metadata: Metadata | None = None
-        self._buffers: dict[int, torch.Tensor] = {}
+        self._buffers = Mappings()
         self._saves = Saves()
         self._problem = ""
         """Why this rank could not save last."""
@@ -202,23 +199,12 @@ class MemoryTier:
             content = Content(self._planner, self._final.items, metadata, name)
             descriptor = self._agent.lend(content.size, self._saves.complete, stale)
             try:
-                content.write(self._mapped(descriptor))
+                content.write(self._buffers.get(descriptor, for_cuda=bool(content.devices)))
                 self._agent.take(name, content.size, descriptor)
             finally:
                 os.close(descriptor)
         except (AgentError, OSError) as error:
             self._problem = str(error)
-
-    def _mapped(self, descriptor: int) -> torch.Tensor:
-        """A buffer as a tensor; mapped once, because that touches all of its pages."""
-        status = os.fstat(descriptor)
-        memory = self._buffers.pop(status.st_ino, None)
-        if memory is None:
-            memory = torch.frombuffer(mmap.mmap(descriptor, status.st_size), dtype=torch.uint8)
-        self._buffers[status.st_ino] = memory
-        while len(self._buffers) > MAPPED:
-            self._buffers.pop(next(iter(self._buffers)))
-        return memory
 
     def _switch_off(self, problem: str) -> None:
         """Say once, for all ranks, why nothing is saved to memory any more in this round. Together."""
@@ -285,6 +271,7 @@ class MemoryTier:
         """End the connection to the agent, which keeps what is saved."""
         if self._ranks.rank == 0 and self.skipped:
             log.info(f"memory checkpoints: {self.saved} saved, {self.skipped} skipped while copies were sent")
+        self._buffers.clear()
         self._agent.close()
         if self in _open:
             _open.remove(self)

@@ -25,6 +25,7 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import SavePlanner, WriteItem, WriteItemType
 
 from elasticjob.checkpoint.errors import CheckpointError
+from elasticjob.checkpoint.memory_map import copy_all, cuda_device
 from elasticjob.checkpoint.trust import check_index
 from elasticjob.memory.pieces import PieceName
 
@@ -68,16 +69,18 @@ class Content:
     def __init__(
         self, planner: SavePlanner, items: Sequence[WriteItem], metadata: Metadata | None, name: PieceName
     ) -> None:
-        self._planner = planner
-        self._tensors: list[tuple[WriteItem, Spot]] = []
+        self._tensors: list[tuple[torch.Tensor, Spot]] = []
         spots: dict[Key, Spot] = {}
         end = 0
         for item in items:
             if item.type != WriteItemType.BYTE_IO:
                 spot = Spot(end, _tensor_bytes(item))
-                self._tensors.append((item, spot))
+                source = cast(torch.Tensor, planner.resolve_data(item)).detach()
+                self._tensors.append((source, spot))
                 spots[key_of(item.index)] = spot
                 end += -(-spot.size // ALIGNED) * ALIGNED
+        self.devices = {device for source, _ in self._tensors if (device := cuda_device(source))}
+        """The GPUs that have tensors of it."""
         self._tail_at = end
         values = []
         for item in items:
@@ -95,15 +98,16 @@ class Content:
         self.size = self._tail_at + len(self._tail)
 
     def write(self, memory: torch.Tensor) -> None:
-        """Copy everything into this memory, a tensor of at least ``size`` bytes.
-
-        From a GPU too the copy is complete when this returns, in the stream in which training computes.
-        """
-        for item, spot in self._tensors:
-            if spot.size:
-                source = cast(torch.Tensor, self._planner.resolve_data(item)).detach()
-                part = memory[spot.begin : spot.begin + spot.size]
-                part.view(source.dtype).view(source.shape).copy_(source)
+        """Copy everything into this memory, a tensor of at least ``size`` bytes. From a GPU too the copy is
+        complete when this returns."""
+        copy_all(
+            (
+                (memory[spot.begin : spot.begin + spot.size].view(source.dtype).view(source.shape), source)
+                for source, spot in self._tensors
+                if spot.size
+            ),
+            self.devices,
+        )
         tail = torch.frombuffer(bytearray(self._tail), dtype=torch.uint8)
         memory[self._tail_at : self.size].copy_(tail)
 

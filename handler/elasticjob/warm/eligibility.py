@@ -38,6 +38,12 @@ later."""
 IMPORTS = ("torch", "torch.distributed")
 OPTIMIZER_IMPORT = "torch._dynamo"
 """The first optimizer imports it, and that takes as long as torch itself."""
+CHECKPOINT_IMPORTS = ("torch.distributed.checkpoint", "torch.distributed.checkpoint.state_dict")
+"""What ``elasticjob.checkpoint`` imports of torch. It imports half of ``torch._dynamo``'s modules, so it is
+left to the script together with that. ``elasticjob.checkpoint`` itself is left to the script always: it
+reads variables of the round."""
+CHECKPOINT_WORDS = ("elasticjob.checkpoint", "torch.distributed.checkpoint")
+"""A script with checkpoints has one of these in its text."""
 READ_BY_OPTIMIZER_IMPORT = (
     "TORCHDYNAMO",
     "TORCHINDUCTOR",
@@ -120,6 +126,8 @@ def imports(script: str, more: Collection[str]) -> tuple[str, ...]:
     first: tuple[str, ...] = IMPORTS
     if not any(name in script for name in READ_BY_OPTIMIZER_IMPORT):
         first = (*IMPORTS, OPTIMIZER_IMPORT)
+        if any(word in script for word in CHECKPOINT_WORDS):
+            first = (*first, *CHECKPOINT_IMPORTS)
     return (*first, *(name for name in more if name not in first))
 
 

@@ -98,9 +98,15 @@ def create(path: str) -> int:
 _file: StepFile | None = None
 
 
-def _open() -> StepFile:
+def be_ready() -> None:
+    """Answer the signal for stacks, in a worker of a job. A warm worker may have imported this module before
+    it had a rank, so what a script calls first calls this again."""
     if os.environ.get(PROGRESS_DIR_ENV):
-        answer_stacks()  # a warm worker that has imported this module before it had a rank
+        answer_stacks()
+
+
+def _open() -> StepFile:
+    be_ready()
     folder = os.environ.get(PROGRESS_DIR_ENV, "")
     return StepFile(os.path.join(folder, own_name()) if folder else "")
 
@@ -131,5 +137,4 @@ def _forked() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
-if os.environ.get(PROGRESS_DIR_ENV):
-    answer_stacks()
+be_ready()

@@ -15,7 +15,7 @@ import pytest
 
 from devcluster.wait import wait_for
 from elasticjob.warm.boot.page import GONE, READY, WARM
-from elasticjob.warm.eligibility import IMPORTS, OPTIMIZER_IMPORT
+from elasticjob.warm.eligibility import IMPORTS, OPTIMIZER_IMPORT, imports
 from elasticjob.warm.interpreter import works
 from tests.unit.handler.bench import EARLY, SECONDS, Bench, End
 
@@ -67,6 +67,34 @@ def test_everything_that_a_script_can_see_is_the_same(bench: Bench, args: tuple[
     assert not found, "\n".join(found)
     assert (cold.code, cold.out, cold.err) == (warm.code, warm.out, warm.err)
     assert cold.report["varies"]["seed"] != warm.report["varies"]["seed"]
+
+
+CHECKPOINTS = """
+import sys
+import torch
+from elasticjob.worker.stack_signal import SIGNAL
+from elasticjob.checkpoint import Checkpoints
+import torch._dynamo
+print(sorted(name for name in sys.modules if name.startswith("torch.distributed.checkpoint")))
+with Checkpoints(sys.argv[1]):
+    caught = next(line for line in open("/proc/self/status") if line.startswith("SigCgt:"))
+    print(int(caught.split()[1], 16) >> (SIGNAL - 1) & 1)
+"""
+
+
+def test_a_script_with_checkpoints_finds_the_same_and_answers_for_stacks(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """With what checkpoints import of torch comes ``elasticjob``, before there is a rank."""
+    bench.imports = imports(CHECKPOINTS, ())
+    assert "torch.distributed.checkpoint" in bench.imports
+    bench.of_the_round = {**bench.of_the_round, "ELASTICJOB_PROGRESS_DIR": str(tmp_path)}
+    bench.script(CHECKPOINTS, "checkpoints.py")
+    cold, warm = bench.both("checkpoints.py", str(tmp_path / "saves"))
+    assert cold.code == 0, cold.err
+    assert warm.state == (WARM, "")
+    assert (warm.code, warm.out) == (0, cold.out)
+    assert cold.out.rstrip().endswith("1"), "it is ready for the signal"
 
 
 STREAMS = """

@@ -1,0 +1,215 @@
+"""`python -m tests.chaos.kill_series`: kills one after another, in jobs that save each step to memory.
+
+Real torchruns, operator, API server and nodes. A kill comes when a round is well: of a worker, an agent, the
+agent of rank 0, or a node with one pod. In between the job gets another size. What must come out: a kill
+costs one step at most, nothing is read from the storage, and samples and losses are those of a run of one
+process that nothing has disturbed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from devcluster import crd
+from devcluster.cluster import Cluster
+from devcluster.wait import wait_for
+from tests.chaos.kills import (
+    AGENT,
+    LEADER,
+    WORKER,
+    Kill,
+    Line,
+    Planned,
+    difference,
+    goes_on,
+    plan,
+    reached,
+    read,
+    redone,
+    told,
+    violations,
+)
+from tests.e2e.job import ROOT, TORCHRUN, JobRun, Operator, apart
+
+SCRIPT = Path(__file__).parent / "memory_train.py"
+NAMESPACE = "kills"
+SIZES = (4, 3, 5)
+WELL_STEPS = 5
+"""How many steps a round has made when it is well: a copy of each piece is in another pod."""
+STEP_SECONDS = 0.1
+NO_END = 10**9
+KILL_SECONDS = 300.0
+"""How long a wait may take; with a pod on a lost node its replacement starts from nothing."""
+
+
+class Series:
+    """One job and the kills that it goes through."""
+
+    def __init__(self, job: JobRun, planned: Sequence[Planned]) -> None:
+        self._job = job
+        self._planned = planned
+        self.kills: list[Kill] = []
+
+    def play(self) -> None:
+        """Train, kill, and stop. Raises AssertionError if a wait is in vain."""
+        (self._job.folder / "saves").mkdir(parents=True)
+        self._job.apply(
+            [
+                *TORCHRUN,
+                "--max-restarts=1000000",
+                str(SCRIPT),
+                str(self._job.folder),
+                str(NO_END),
+                str(STEP_SECONDS),
+            ],
+            pod=apart(self._job),
+            replicas=self._planned[0].pods,
+            minReplicas=1,
+            memoryCheckpoints={"perPod": "256Mi"},
+            warmWorkers={"enabled": True},
+            failurePolicy={"application": {}},
+        )
+        for one in self._planned:
+            self.kills.append(self._kill(one))
+            print(self.kills[-1], flush=True)
+        self._job.stop()
+        self._job.complete(KILL_SECONDS)
+
+    def _kill(self, one: Planned) -> Kill:
+        if self._job.get()["spec"]["replicas"] != one.pods:
+            self._job.scale(one.pods)
+        number = self._well(one.pods)
+        node = self._strike(one.kind)
+        self._job.wait_for(
+            lambda: goes_on(self._lines(), number, one.pods),
+            f"{one.pods} ranks go on after round {number}",
+            KILL_SECONDS,
+        )
+        if node:
+            self._job.cluster.nodes.start_node(node)
+        return Kill(one.kind, one.pods, number, redone(self._lines(), number), self._sources(number))
+
+    def _well(self, pods: int) -> int:
+        """Wait until a round of this size has made some steps; returns its number."""
+
+        def well() -> int | None:
+            now = self._job.round()
+            if now.get("phase") != "Active" or now.get("members") != pods or "establishedTime" not in now:
+                return None
+            number = int(now["number"])
+            steps = [line for line in self._lines() if line["round"] == number and "step" in line]
+            return number if len(steps) >= WELL_STEPS * pods else None
+
+        return int(self._job.wait_for(well, f"a round of {pods} pods is well", KILL_SECONDS))
+
+    def _strike(self, kind: str) -> str:
+        """Kill; returns the node, if one was killed."""
+        pod = str(self._job.member(0 if kind == LEADER else len(self.kills) % 2 + 1)["podName"])
+        if kind == WORKER:
+            self._job.kill_worker(pod)
+        elif kind in (AGENT, LEADER):
+            self._job.kill_pod(pod)
+        else:
+            node = str(self._job.pods()[pod]["spec"]["nodeName"])
+            self._job.cluster.nodes.kill_node(node)
+            return node
+        return ""
+
+    def _sources(self, number: int) -> tuple[str, ...]:
+        """What the rounds after this one have resumed from, once the status says it of the newest."""
+
+        def found() -> tuple[str, ...]:
+            later = [entry for entry in self._job.rounds() if entry["number"] > number]
+            if not later or "resumed" not in later[-1]:
+                return ()
+            return tuple(entry["resumed"]["from"] for entry in later if "resumed" in entry)
+
+        said: tuple[str, ...] = self._job.wait_for(found, f"the status says what {number} was resumed from")
+        return said
+
+    def _lines(self) -> list[Line]:
+        path = self._job.folder / "steps.jsonl"
+        return read(path.read_text()) if path.exists() else []
+
+
+def run_undisturbed(folder: Path, steps: int) -> None:
+    """Train with one process, without a cluster and without saves. Raises CalledProcessError."""
+    folder.mkdir(parents=True)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PET_")}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1"]
+    with (folder / "output.txt").open("wb") as output:
+        subprocess.run(
+            [*command, str(SCRIPT), str(folder), str(steps), "0"],
+            env={**environment, "OMP_NUM_THREADS": "1"},
+            stdout=output,
+            stderr=output,
+            check=True,
+        )
+
+
+def main() -> int:
+    """The command line; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kills", type=int, default=1000, help="of single pods, default %(default)s")
+    parser.add_argument("--jobs", type=int, default=4, help="that share them, default %(default)s")
+    parser.add_argument(
+        "--change-every", type=int, default=4, help="kills between sizes, default %(default)s"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="of the kinds, default %(default)s")
+    parser.add_argument("--folder", type=Path, help="for logs; default: a new one below the temporary folder")
+    options = parser.parse_args()
+    folder = options.folder or Path(tempfile.mkdtemp(prefix="elasticjob-kills-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    kills, wrong, largest = list[Kill](), list[str](), 0.0
+    began = time.monotonic()
+    with Cluster(nodes=max(SIZES) + 1) as cluster:
+        crd.install(cluster, ROOT / "crds" / "elasticjobs.elasticjob.dev.yaml")
+        cluster.kubectl("create", "namespace", NAMESPACE)
+        account = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default"
+        wait_for(lambda: cluster.api.is_ok(account), 60, "account")
+        operator = Operator(cluster, NAMESPACE, folder / "operator.log")
+        try:
+            for number, planned in enumerate(_shared(options)):
+                job = JobRun(cluster, NAMESPACE, folder / f"job-{number}", f"job-{number}")
+                series = Series(job, planned)
+                try:
+                    series.play()
+                finally:
+                    kills += series.kills
+                    job.delete("--wait=true")
+                lines = read((job.folder / "steps.jsonl").read_text())
+                run_undisturbed(folder / f"undisturbed-{number}", reached(lines))
+                theirs = read((folder / f"undisturbed-{number}" / "steps.jsonl").read_text())
+                found, problems = difference(lines, theirs)
+                largest, wrong = max(largest, found), [*wrong, *problems]
+        finally:
+            operator.stop()
+            print(f"\n{told(kills, largest)}\n{(time.monotonic() - began) / 60:.0f} minutes, {folder}")
+    wrong += violations(kills)
+    print(*wrong, sep="\n")
+    if not wrong and options.folder is None:
+        shutil.rmtree(folder)
+    return 1 if wrong else 0
+
+
+def _shared(options: argparse.Namespace) -> list[list[Planned]]:
+    """The kills of each job."""
+    planned = plan(options.seed, options.kills, SIZES, options.change_every)
+    each = -(-len(planned) // options.jobs)
+    return [planned[begin : begin + each] for begin in range(0, len(planned), each)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
