@@ -46,10 +46,10 @@ _TIMEOUT_SECONDS = 60.0
 _REPORTS_SECONDS = 1.5
 """How long after a round its reports are still counted as that round's requests."""
 _MERGE_PATCH = "application/merge-patch+json"
-_PODS = f"/api/v1/namespaces/{_NAMESPACE}/pods"
+PODS = f"/api/v1/namespaces/{_NAMESPACE}/pods"
 _JOBS = f"/apis/{names.API_VERSION}/namespaces/{_NAMESPACE}/{names.PLURAL}"
-_LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{_NAMESPACE}/leases"
-_RBAC = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{_NAMESPACE}"
+LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{_NAMESPACE}/leases"
+RBAC = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{_NAMESPACE}"
 
 
 class ControlPlane:
@@ -125,11 +125,11 @@ class ControlPlane:
 
     def _prepare(self) -> None:
         self._cluster.apply(_CRD)
-        _done(self.api.request("POST", "/api/v1/namespaces", {"metadata": {"name": _NAMESPACE}}))
-        _done(self.api.request("POST", "/api/v1/nodes", {"metadata": {"name": NODE}}))
+        done(self.api.request("POST", "/api/v1/namespaces", {"metadata": {"name": _NAMESPACE}}))
+        done(self.api.request("POST", "/api/v1/nodes", {"metadata": {"name": NODE}}))
         ready = [{"type": "Ready", "status": "True", "reason": "Bench"}]
         path = f"/api/v1/nodes/{NODE}/status"
-        _done(self.api.request("PATCH", path, {"status": {"conditions": ready}}, content_type=_MERGE_PATCH))
+        done(self.api.request("PATCH", path, {"status": {"conditions": ready}}, content_type=_MERGE_PATCH))
         account = f"/api/v1/namespaces/{_NAMESPACE}/serviceaccounts/default"
         wait_for(lambda: self.api.is_ok(account), _TIMEOUT_SECONDS, "the namespace has its service account")
         wait_for(lambda: self.api.is_ok(_JOBS), _TIMEOUT_SECONDS, f"{names.PLURAL} are served")
@@ -162,7 +162,7 @@ class K8sSession:
 
     def apply(self, spec: Mapping[str, object]) -> None:
         """Create the job alone."""
-        _done(self._api.request("POST", _JOBS, _job(self.job, spec)))
+        done(self._api.request("POST", _JOBS, _job(self.job, spec)))
 
     @contextlib.contextmanager
     def trains(
@@ -190,22 +190,30 @@ class K8sSession:
         """Create job and pods, and wait until the operator has granted them their rights."""
         unlimited: dict[str, object] = {"application": {}}
         self.apply({"replicas": self._n, "minReplicas": self._minimum, "failurePolicy": unlimited, **spec})
-        for index, pod in enumerate(self._pods):
-            answer = _done(self._api.request("POST", _PODS, _pod(pod, self.job, index)))
-            self._uids[pod] = answer.json()["metadata"]["uid"]
-            self._patch_status(pod, running())
+        self.make_pods(names.JOB_LABEL)
         wait_for(
             self._granted, _TIMEOUT_SECONDS, lambda: f"the operator's Role\n{self._plane.operator_log()}"
         )
+
+    def make_pods(self, label: str) -> None:
+        """Create them with this label, which names the job; they run. Requests count from now on."""
         self._audit_offset = self._plane.audit_log.stat().st_size
+        for index, pod in enumerate(self._pods):
+            answer = done(self._api.request("POST", PODS, _pod(pod, label, self.job, index)))
+            self._uids[pod] = answer.json()["metadata"]["uid"]
+            self._patch_status(pod, running())
+
+    def delete_pods(self, label: str) -> None:
+        """Without grace: there is no kubelet to wait for. Their Leases, too."""
+        at_once = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
+        selector = f"?labelSelector={label.replace('/', '%2F')}%3D{self.job}"
+        self._api.request("DELETE", PODS + selector, at_once, timeout=_TIMEOUT_SECONDS)
+        self._api.request("DELETE", LEASES + selector, timeout=_TIMEOUT_SECONDS)
 
     def close(self) -> None:
-        """Delete what `open` made; pods first, without grace: there is no kubelet to wait for."""
-        at_once = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
-        selector = f"?labelSelector={names.JOB_LABEL}%3D{self.job}"
+        """Delete what `open` made."""
         self._api.request("DELETE", f"{_JOBS}/{self.job}", {"propagationPolicy": "Background"})
-        self._api.request("DELETE", _PODS + selector, at_once, timeout=_TIMEOUT_SECONDS)
-        self._api.request("DELETE", _LEASES + selector, timeout=_TIMEOUT_SECONDS)
+        self.delete_pods(names.JOB_LABEL)
 
     def seat(self, index: int) -> Seat:
         """The place of the process that plays pod `index`."""
@@ -277,8 +285,8 @@ class K8sSession:
 
     def _granted(self) -> bool:
         selector = f"?labelSelector={names.JOB_LABEL}%3D{self.job}"
-        roles = self._api.request("GET", f"{_RBAC}/roles{selector}").json()["items"]
-        bindings = self._api.request("GET", f"{_RBAC}/rolebindings{selector}").json()["items"]
+        roles = self._api.request("GET", f"{RBAC}/roles{selector}").json()["items"]
+        bindings = self._api.request("GET", f"{RBAC}/rolebindings{selector}").json()["items"]
         granted = {name for role in roles for rule in role["rules"] for name in rule.get("resourceNames", ())}
         return bool(bindings) and granted.issuperset(self._pods)
 
@@ -295,11 +303,11 @@ class K8sSession:
         answer = self._api.request(
             "POST", path, {"spec": {"boundObjectRef": bound, "expirationSeconds": 7200}}
         )
-        return str(_done(answer).json()["status"]["token"])
+        return str(done(answer).json()["status"]["token"])
 
     def _patch_status(self, pod: str, status: Mapping[str, object]) -> None:
-        path = f"{_PODS}/{pod}/status"
-        _done(self._api.request("PATCH", path, {"status": status}, content_type=_MERGE_PATCH))
+        path = f"{PODS}/{pod}/status"
+        done(self._api.request("PATCH", path, {"status": status}, content_type=_MERGE_PATCH))
 
 
 class K8s:
@@ -339,9 +347,9 @@ def _job(name: str, spec: Mapping[str, object]) -> dict[str, object]:
     }
 
 
-def _pod(name: str, job: str, slot: int) -> dict[str, object]:
+def _pod(name: str, label: str, job: str, slot: int) -> dict[str, object]:
     return {
-        "metadata": {"name": name, "labels": {names.JOB_LABEL: job, names.SLOT_LABEL: str(slot)}},
+        "metadata": {"name": name, "labels": {label: job, names.SLOT_LABEL: str(slot)}},
         "spec": {
             "nodeName": NODE,
             "restartPolicy": "Never",
@@ -388,7 +396,7 @@ def _received(event: Mapping[str, Any]) -> float:
     return datetime.fromisoformat(str(event["requestReceivedTimestamp"]).replace("Z", "+00:00")).timestamp()
 
 
-def _done(response: Response) -> Response:
+def done(response: Response) -> Response:
     """The response, if it was a success. Raises RuntimeError with the server's words."""
     if not response.ok:
         raise RuntimeError(f"API server: {response.status} {response.text[:500]}")

@@ -97,7 +97,7 @@ def call_together(participants: Sequence[Participant], world_size: int) -> Outco
         participant.tell(Call(at))
     answers = collect(participants, JOIN_TIMEOUT_SECONDS)
     called = max((answer.called for answer in answers.returned), default=0.0)
-    return _judge(answers, called, world_size)
+    return judge(answers, called, world_size)
 
 
 def _kill_last(
@@ -110,9 +110,7 @@ def _kill_last(
 ) -> Outcome:
     """Kill the last participant and wait for the survivors' next round, and the replacement's."""
     *survivors, victim = participants
-    at = in_time_for(participants)
-    for survivor in survivors:
-        survivor.tell(CallOnNotice() if session.notices else Call(at))
+    at = tell_survivors(session, participants, survivors)
     if replacement is not None and call:
         replacement.tell(Call(at))
     time.sleep(max(0.0, at - time.monotonic()))
@@ -120,10 +118,21 @@ def _kill_last(
     victim.kill()
     session.lost(len(survivors))
     everybody = survivors if replacement is None else [*survivors, replacement]
-    return _judge(collect(everybody, REFORM_TIMEOUT_SECONDS), killed, world_size)
+    return judge(collect(everybody, REFORM_TIMEOUT_SECONDS), killed, world_size)
 
 
-def _judge(answers: Answers, since: float, world_size: int) -> Outcome:
+def tell_survivors(
+    session: Session, participants: Sequence[Participant], survivors: Sequence[Participant]
+) -> float:
+    """These call when they notice a loss, or at the moment of the kill, which is returned (monotonic)."""
+    at = in_time_for(participants)
+    for survivor in survivors:
+        survivor.tell(CallOnNotice() if session.notices else Call(at))
+    return at
+
+
+def judge(answers: Answers, since: float, world_size: int) -> Outcome:
+    """Seconds to the last return, if all are in one round of this size."""
     if answers.raised:
         return Outcome(None, JOB_DIED, answers.raised[0].error)
     if answers.missing:

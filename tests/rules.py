@@ -247,7 +247,9 @@ RULES = {
     "P2 the first number is left out where there were rounds": Rule(
         "elasticjob.peers.forming._left_out", gives(None)
     ),
+    "P2 a record that was set back is set forward": Rule("elasticjob.peers.seat.Seat._behind", gives(False)),
     "P3 a member is known to have left": Rule("elasticjob.peers.forming.has_left", gives(True)),
+    "P4 a second look before silence counts": Rule("elasticjob.peers.seat.Seat._judges_anew", gives(False)),
     "P5 patience ends": Rule("elasticjob.peers.election.patience", gives(float("inf"))),
     "P6 silence is counted by one clock": Rule("elasticjob.peers.plan._hear", around=silent_since_the_start),
     "P7 what cannot be read is there": Rule("elasticjob.peers.sight.Sight.is_there", gives(False)),

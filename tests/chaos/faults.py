@@ -11,21 +11,24 @@ is where clocks disagree.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import Any
 
 from devcluster.api import Response
 from devcluster.cluster import Cluster
 from devcluster.nodeagent.client import NodeAgentError
-from elasticjob.contract.names import ROUND_ANNOTATION, round_lease
+from elasticjob.contract.names import JOB_LABEL, ROUND_ANNOTATION, round_lease
 from elasticjob_operator.plan.state.status import JobStatus
 from tests.chaos.checker import Checker
 from tests.chaos.timeline import Timeline
+from tests.chaos.training import PACE_SECONDS, STEPS_PER_EPOCH
 from tests.e2e.job import SLOWED, JobRun, Operator
 
 STALL_SECONDS = 6
@@ -76,9 +79,26 @@ class Scene:
         """The newest that is known."""
         return self.checker.status
 
+    label = JOB_LABEL
+
+    @property
+    def round_lease(self) -> str:
+        """Its name."""
+        return round_lease(self.job.name)
+
+    @property
+    def ranks(self) -> list[str]:
+        """The pods of the round's members, in rank order."""
+        return [m.pod_name for m in self.status.members()]
+
+    @property
+    def leader(self) -> str:
+        """The pod of rank 0, "" if there is no round."""
+        return next(iter(self.ranks), "")
+
     def alive(self) -> list[dict[str, Any]]:
         """Pods of the job that run, without a fault, by name."""
-        pods = self.api("GET", f"pods?labelSelector=elasticjob.dev/job-name={self.job.name}").json()["items"]
+        pods = self.api("GET", f"pods?labelSelector={self.label}={self.job.name}").json()["items"]
         return sorted(
             (
                 p
@@ -94,7 +114,7 @@ class Scene:
     def members(self) -> list[str]:
         """Names of those pods that are in the round, in rank order."""
         names = {p["metadata"]["name"] for p in self.alive()}
-        return [m.pod_name for m in self.status.members() if m.pod_name in names]
+        return [name for name in self.ranks if name in names]
 
     def member(self, random: Random) -> str:
         """One of them. Raises Impossible."""
@@ -166,7 +186,7 @@ def kill_agent(scene: Scene, random: Random) -> Begun:
 def kill_leader(scene: Scene, random: Random) -> Begun:
     """SIGKILL to torchrun of rank 0."""
     del random
-    leader = scene.status.current_round.leader_pod_name
+    leader = scene.leader
     if leader not in scene.members():
         raise Impossible(f"the leader {leader} is not alive")
     scene.job.kill_pod(leader)
@@ -189,7 +209,7 @@ def stop_agent(seconds: tuple[float, float]) -> Begin:
                 os.kill(pid, signal.SIGCONT)
 
         for_seconds = random.uniform(*seconds)
-        role = ", which leads" if pod == scene.status.current_round.leader_pod_name else ""
+        role = ", which leads" if pod == scene.leader else ""
         return Begun(f"{pod}{role}, for {for_seconds:.1f} s", Heal(for_seconds, "agent goes on", thaw))
 
     return begin
@@ -255,7 +275,7 @@ def cut_pod(direction: Any) -> Begin:
                 scene.cluster.nodes.restore_pod(scene.job.namespace, pod)
 
         seconds = random.uniform(8.0, 14.0)
-        role = ", which leads" if pod == scene.status.current_round.leader_pod_name else ""
+        role = ", which leads" if pod == scene.leader else ""
         return Begun(f"{pod}{role}, for {seconds:.1f} s", Heal(seconds, "pod's network back", heal))
 
     return begin
@@ -334,7 +354,7 @@ def slow_writes(scene: Scene, random: Random) -> Begun:
 def delete_round_lease(scene: Scene, random: Random) -> Begun:
     """By hand."""
     del random
-    scene.api("DELETE", scene.lease_path(round_lease(scene.job.name)))
+    scene.api("DELETE", scene.lease_path(scene.round_lease))
     return Begun("")
 
 
@@ -345,7 +365,7 @@ def set_round_lease_back(scene: Scene, random: Random) -> Begun:
         raise Impossible("there is no older record yet")
     body = {"metadata": {"annotations": {ROUND_ANNOTATION: text}}}
     with scene.checker.tampering() as announce:
-        answer = scene.api("PATCH", scene.lease_path(round_lease(scene.job.name)), body)
+        answer = scene.api("PATCH", scene.lease_path(scene.round_lease), body)
         announce(answer.json()["metadata"]["resourceVersion"])
     return Begun(text[:110])
 
@@ -354,7 +374,7 @@ def delete_participant_lease(scene: Scene, random: Random) -> Begun:
     """By hand."""
     pod = scene.member(random)
     scene.api("DELETE", scene.lease_path(pod))
-    role = ", which leads" if pod == scene.status.current_round.leader_pod_name else ""
+    role = ", which leads" if pod == scene.leader else ""
     return Begun(f"{pod}{role}")
 
 
@@ -368,6 +388,33 @@ class Planned:
 
     def __str__(self) -> str:
         return f"{self.at:6.1f}  {self.kind.name}"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run is made of."""
+
+    seed: int
+    seconds: float
+    replicas: int
+    minimum: int
+    kinds: Sequence[Kind]
+    folder: Path
+    gap: tuple[float, float] = GAP_SECONDS
+    warm: bool = False
+    limit: float = 0.0
+    """Where each planned change waits for the one before: for how many seconds at most all of them may
+    take."""
+
+    @property
+    def gentle(self) -> bool:
+        """Only planned changes, each after the one before: no step may be redone."""
+        return all(kind.cause for kind in self.kinds)
+
+    @property
+    def epochs(self) -> int:
+        """So many that they can't be over before the faults are."""
+        return math.ceil((max(self.seconds, self.limit) + 60.0) / PACE_SECONDS / STEPS_PER_EPOCH)
 
 
 def plan(

@@ -39,17 +39,18 @@ def processes(namespace: str, folder: Path) -> list[str]:
 
 
 def leases_of_nobody(api: ApiClient, namespace: str, job: str) -> list[str]:
-    """Leases of the namespace that belong neither to a pod nor to the job that are there."""
+    """Leases of the namespace that belong neither to a pod nor to the job that are there; ``job`` "": without
+    an operator."""
     pods = {item["metadata"]["uid"] for item in _items(api, "pods", namespace)}
     jobs = {
         item["metadata"]["uid"]
-        for item in _items(api, "ElasticJobs", namespace)
+        for item in (_items(api, "ElasticJobs", namespace) if job else ())
         if item["metadata"]["name"] == job
     }
     found = []
     for lease in _items(api, "Leases", namespace):
         owners = {o["uid"] for o in lease["metadata"].get("ownerReferences", ())}
-        its_own = lease["metadata"]["name"] in (round_lease(job), members_lease(job))
+        its_own = bool(job) and lease["metadata"]["name"] in (round_lease(job), members_lease(job))
         of_live = owners & (jobs if its_own else pods)
         if not of_live:
             found.append(lease["metadata"]["name"])

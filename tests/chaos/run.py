@@ -31,11 +31,11 @@ from elasticjob.contract.names import round_lease
 from elasticjob_operator.plan.changes.draining import HowStopped
 from elasticjob_operator.plan.state import status_json
 from elasticjob_operator.plan.state.evidence import APPLICATION, INFRASTRUCTURE
-from tests.chaos import faults, kinds, leftovers, planned
+from tests.chaos import faults, kinds, leftovers, peers, planned
 from tests.chaos.checker import Checker
-from tests.chaos.faults import Heal, Impossible, Kind, Planned, Scene
+from tests.chaos.faults import Heal, Impossible, Kind, Planned, Scene, Settings
 from tests.chaos.timeline import Timeline
-from tests.chaos.training import PACE_SECONDS, STEPS_PER_EPOCH, Training, compare, redone_after
+from tests.chaos.training import Training, compare, redone_after
 from tests.chaos.watcher import Sight, Watcher
 from tests.e2e.job import ROOT, JobRun, Operator
 
@@ -52,33 +52,6 @@ CHANGE_SECONDS = 90.0
 taken back before it was acted on."""
 DRAIN_SECONDS = 30
 NETNS = {"devcluster/network": "netns"}
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a run is made of."""
-
-    seed: int
-    seconds: float
-    replicas: int
-    minimum: int
-    kinds: Sequence[Kind]
-    folder: Path
-    gap: tuple[float, float] = faults.GAP_SECONDS
-    warm: bool = False
-    limit: float = 0.0
-    """Where each planned change waits for the one before: for how many seconds at most all of them may
-    take."""
-
-    @property
-    def gentle(self) -> bool:
-        """Only planned changes, each after the one before: no step may be redone."""
-        return all(kind.cause for kind in self.kinds)
-
-    @property
-    def epochs(self) -> int:
-        """So many that they can't be over before the faults are."""
-        return math.ceil((max(self.seconds, self.limit) + 60.0) / PACE_SECONDS / STEPS_PER_EPOCH)
 
 
 class ChaosError(AssertionError):
@@ -388,19 +361,24 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0, help="of faults; the run takes longer")
     parser.add_argument("--pods", type=int, default=8)
     parser.add_argument("--only", default="", help="kinds of faults, comma-separated; default: all")
+    parser.add_argument("--rounds", choices=("operator", "peers"), default="operator", help="whose they are")
     parser.add_argument("--planned", action="store_true", help="only planned changes, one after the other")
     parser.add_argument("--warm", action="store_true", help="with warm workers")
     parser.add_argument("--plan", action="store_true", help="print the plan and end")
     parser.add_argument("--folder", type=Path, help="for logs; default: a new one below the temporary folder")
     options = parser.parse_args()
     chosen = [name.strip() for name in options.only.split(",") if name.strip()]
-    if unknown := [name for name in chosen if name not in kinds.BY_NAME]:
-        parser.error(f"unknown kinds {unknown}; there are: {', '.join(kinds.BY_NAME)}")
+    alone = options.rounds == "peers"
+    if alone and (options.planned or options.warm):
+        parser.error("--planned and --warm are for --rounds operator")
+    known = peers.BY_NAME if alone else kinds.BY_NAME
+    if unknown := [name for name in chosen if name not in known]:
+        parser.error(f"unknown kinds {unknown}; there are: {', '.join(known)}")
     if options.planned:
         chosen = chosen or [kind.name for kind in planned.PLANNED]
         if failures := [name for name in chosen if not kinds.BY_NAME[name].cause]:
             parser.error(f"{failures} are no planned changes: leave out --planned, or name others")
-    drawn = usable([kinds.BY_NAME[name] for name in chosen] or kinds.KINDS)
+    drawn = usable([known[name] for name in chosen] or list(known.values()))
     if options.plan:
         print(*faults.plan(options.seed, options.minutes * 60, drawn), sep="\n")
         return 0
@@ -412,12 +390,14 @@ def main() -> int:
     )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with Cluster(nodes=4) as cluster:
-        crd.install(cluster, ROOT / "crds" / "elasticjobs.elasticjob.dev.yaml")
+        if not alone:
+            crd.install(cluster, ROOT / "crds" / "elasticjobs.elasticjob.dev.yaml")
         cluster.kubectl("create", "namespace", "chaos")
         wait_for(lambda: cluster.api.is_ok("/api/v1/namespaces/chaos/serviceaccounts/default"), 60, "account")
         try:
-            Chaos(settings, cluster, "chaos", lambda line: print(line, flush=True)).play()
-        except ChaosError as error:
+            kind = peers.PeerChaos if alone else Chaos
+            kind(settings, cluster, "chaos", lambda line: print(line, flush=True)).play()
+        except (ChaosError, peers.PeerChaosError) as error:
             print(f"\nFAILED: {error}")
             return 1
     if options.folder is None:

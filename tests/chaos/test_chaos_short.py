@@ -9,8 +9,9 @@ import pytest
 from devcluster import crd
 from devcluster.cluster import Cluster
 from tests.chaos import kinds
+from tests.chaos.faults import Settings
 from tests.chaos.planned import PLANNED
-from tests.chaos.run import Chaos, Settings, usable
+from tests.chaos.run import Chaos, usable
 from tests.e2e.job import ROOT
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]

@@ -114,6 +114,23 @@ def test_a_new_run_of_the_same_name_begins_when_the_one_before_is_over(stage: St
     assert newer.joined().world_size == 1
 
 
+def test_of_two_runs_that_begin_at_once_one_trains_and_the_other_is_told(stage: Stage) -> None:
+    run = run_of(stage)
+    run.create(1)
+    config = {"join_timeout": "10"}
+    agents = [stage.member(run_id=run_id, config=config) for run_id in ("one", "other")]
+    for agent in agents:
+        agent.tell("next")
+    stage.until(lambda: run.round_is(1, 1), "one of them trains")
+    first = in_place(agents, next(iter(run.ranks())))
+    (second,) = (agent for agent in agents if agent is not first)
+    assert first.joined().world_size == 1
+    error = raised(second.answer())
+    assert error.kind == "RendezvousTimeoutError"
+    assert f"has the name {run.name} (its pods: {first.pod.name})" in error.text
+    assert "give one of them another name" in error.text
+
+
 def test_missing_rights_end_with_the_role_to_hand_to_an_admin(stage: Stage) -> None:
     run = run_of(stage)
     run.create(1)

@@ -86,8 +86,9 @@ class Watch:
             return
         self._take(what)
 
-    def break_off(self) -> None:
-        """It brings nothing more, and is opened again some time later: what happened meanwhile is missed."""
+    def break_off(self, seconds: float = 0.0) -> None:
+        """It brings nothing more, and is opened again after these or some seconds: what happened meanwhile is
+        missed."""
         self.stuck = True
         kernel = self._api.kernel
 
@@ -96,7 +97,7 @@ class Watch:
                 self._api.watches.pop(self, None)
                 self._begin()
 
-        kernel.after(kernel.between(1.0, 15.0), again)
+        kernel.after(seconds or kernel.between(1.0, 15.0), again)
 
 
 class Api:

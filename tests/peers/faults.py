@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from elasticjob.peers.run import Run
+from tests.peers.api import Stored
 
 if TYPE_CHECKING:
     from tests.peers.history import History
@@ -15,19 +17,27 @@ COORDINATOR = ("kill", "kill", "freeze", "cut")
 SERVER = ("away", "lossy", "late", "stuck")
 RARE = ("islands", "hang", "split", "next run", "amnesia")
 USER = ("wipe", "lease", "garbage")
+SET_BACK, HANGS = 0.03, 0.03
+"""How often, at a strike and at a round's beginning. Drawn apart, so that the other faults of a seed are as
+they were."""
 
 
 class Faults:
     """Strikes one history. What may end a round is told to the oracle (``Truth.disturb``)."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, seed: int) -> None:
         self._history = history
+        self._apart = random.Random(f"apart {seed}")
+        self._earlier: dict[str, Stored] = {}
+        """Round Leases in which a round began, by the run."""
         self._kernel, self._api, self._truth = history.kernel, history.api, history.truth
         self._runs = 1
 
     def strike(self) -> None:
         """One fault, drawn."""
         rng = self._kernel.rng
+        if self._apart.random() < SET_BACK:
+            self._set_back()
         kinds: list[tuple[Callable[[str], None], tuple[str, ...]]] = [
             (self._pod, POD),
             (self._coordinator, COORDINATOR),
@@ -195,6 +205,30 @@ class Faults:
             history.start(f"next-{slot}", slot)
 
     # -- the API server and its users ----------------------------------------------------------------------
+
+    def began(self, stored: Stored) -> None:
+        """A round begins: sometimes the watch of its coordinator hangs from now on."""
+        pod = self._history.pods.get(stored.holder.partition("_")[0])
+        if pod is not None and self._apart.random() < HANGS:
+            seconds = self._apart.uniform(25.0, 60.0)
+            self._kernel.say(f"hangs   the list of {pod.process.name}")
+            pod.process.list_hangs(seconds)
+        self._earlier.setdefault(self._history.run.id, stored)
+
+    def _set_back(self) -> None:
+        """A user applies the round Lease as it was saved when the first round of the run began. Only while
+        nothing else is wrong: the state of one that has seen no more cannot be set forward."""
+        history = self._history
+        saved, newest = self._earlier.get(history.run.id), history.newest()
+        unwell = self._api.away or self._api.lossy or self._api.lag > 1
+        unwell = unwell or any(history.ails(name) for name in history.living())
+        if unwell or saved is None or newest is None or history.lease not in self._api.leases:
+            return
+        if newest.state.number < 2 or newest.closed:
+            return
+        self._kernel.say("set back")
+        with self._truth.by_a_user():
+            self._api.apply(history.lease, saved.annotations)
 
     def _server(self, kind: str) -> None:
         kernel, api = self._kernel, self._api

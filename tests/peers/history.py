@@ -53,7 +53,8 @@ class History:
         self.api = Api(self.kernel)
         self.truth = Truth(self.kernel, self.lease)
         self.api.on_write = self.truth.wrote
-        self.truth.knows, self.truth.heard, self.truth.ails = self._knows, self._heard, self._ails
+        self.truth.knows, self.truth.heard, self.truth.ails = self._knows, self._heard, self.ails
+        self.truth.began = lambda stored: self.faults.began(stored)
         self.limits = Limits(rng.choice([0, 5]), 3, 10, 5, heartbeat_timeout=4)
         self.pods_in_sight = rng.random() < 0.4
         self.deputies = self.pods_in_sight
@@ -70,7 +71,7 @@ class History:
         self.run = Run("run", "run-1", minimum, rng.randint(minimum, count))
         for slot in range(count):
             self.start(f"pod-{slot}", slot)
-        self.faults = Faults(self)
+        self.faults = Faults(self, seed)
         self._check()
 
     # -- pods ----------------------------------------------------------------------------------------------
@@ -221,7 +222,7 @@ class History:
         seen = [p.seat.newest for p in alive if p.run.id == settled.run]
         return any(one is not None and one.order >= settled.order for one in seen)
 
-    def _ails(self, name: str) -> bool:
+    def ails(self, name: str) -> bool:
         """Whether it is frozen, cut off from the API server or from another pod, or hears nothing of it."""
         process = self.pods[name].process
         deaf = any(watch.stuck and watch.host is process for watch in self.api.watches)

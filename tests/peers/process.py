@@ -90,6 +90,11 @@ class Process(Host):
         """Its agent looks at the others now."""
         self._agent.wake()
 
+    def list_hangs(self, seconds: float) -> None:
+        """What it sees as coordinator comes to nothing, while its writes arrive."""
+        if self._list is not None:
+            self._list.break_off(seconds)
+
     def fail(self) -> None:
         """A worker fails."""
         self._fails = True

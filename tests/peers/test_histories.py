@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.peers.__main__ import check
-from tests.peers.history import play
+from tests.peers.history import History, play
 from tests.peers.mutations import MUTATIONS, Mutation
 from tests.rules import without
 
@@ -27,6 +29,7 @@ FOUND = {
     3: "one that had left its round made the Lease again, and published the round after it a second time",
     62: "members of the first round were taken for participants that wait, after its Lease was deleted",
     750: "a report of another coordinator was old or new by the difference of two clocks",
+    2619: "one that waited in the run before made a deleted round Lease again, and its id was used twice",
     2005: "an agent never heard of its round, which its seat had read, because its watch was late",
 }
 
@@ -34,6 +37,17 @@ FOUND = {
 @pytest.mark.parametrize("seed", FOUND, ids=str)
 def test_what_was_found_once(seed: int) -> None:
     play(seed)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_of_two_runs_of_one_name_that_begin_at_once_one_trains(seed: int) -> None:
+    history = History(seed)
+    other = replace(history.run, id="run-2")
+    for slot in range(other.minimum):
+        history.start(f"other-{slot}", slot, run=other)
+    history.kernel.run(60.0)
+    assert [one.settled.run for one in history.truth.rounds.values() if one.whole] in (["run-1"], ["run-2"])
+    assert {p.process.exit for p in history.pods.values()} == {""}
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.rule)

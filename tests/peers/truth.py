@@ -3,7 +3,8 @@ to P8 of docs/internals/peers.md."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,7 +36,8 @@ class Round:
     left: bool = False
     """Whether one member has left it, by itself or by dying: from then on it trains no more."""
     forgotten: bool = False
-    """The round Lease was deleted, and no process that lived had seen this round."""
+    """The round Lease was deleted or set back, and no process that lived when it was written again had seen
+    this round."""
     disturbed: bool = False
     """Whether something has happened to a member of it that may end it."""
 
@@ -82,22 +84,36 @@ class Truth:
         """Set by the history: whether the leader's report that this round is established is stored."""
         self.ails: Callable[[str], bool] = lambda _name: False
         """Set by the history: whether something is wrong with the pod of this name, or a path from it."""
+        self.began: Callable[[Stored], None] = lambda _stored: None
+        """Set by the history: a round was published with this."""
+        self._users = self._set_back = False
         self.wiped = float("-inf")
         self.lease_changed = 0.0
         self.closed: dict[str, str] = {}
 
     # -- writes of the round Lease -------------------------------------------------------------------------
 
+    @contextmanager
+    def by_a_user(self) -> Iterator[None]:
+        """What is written meanwhile is no participant's, and not judged."""
+        self._users = True
+        yield
+        self._users = False
+
     def wrote(self, before: Stored | None, after: Stored) -> None:
         """Judge a write."""
         if after.name != self.lease:
             return
         self.lease_changed = self.kernel.now
+        if self._users:
+            self._set_back = True
+            return
         new = self._parse(after)
         if new is None:
             return
         old = self._parse(before) if before is not None else None
-        for one in self.rounds.values() if old is None else ():
+        anew, self._set_back = old is None or self._set_back, False
+        for one in self.rounds.values() if anew else ():
             one.forgotten = one.forgotten or not self.knows(one.settled)
         r = new.state
         by = after.holder or "none"
@@ -111,7 +127,7 @@ class Truth:
             raise Violation("P2", f"round {r.number} was published twice")
         self._judge_end(old, new)
         if r.active and (new.run, r.number, r.nonce) not in self.rounds:
-            self._published(new)
+            self._published(new, after)
         if new.closed:
             self.closed[new.run] = new.outcome
             for one in self.rounds.values():
@@ -119,7 +135,7 @@ class Truth:
         if new.run not in self.newest or new.order >= self.newest[new.run].order:
             self.newest[new.run] = new
 
-    def _published(self, new: Settled) -> None:
+    def _published(self, new: Settled, after: Stored) -> None:
         r = new.state
         if not new.minimum <= len(r.members) <= new.maximum:
             raise Violation("bounds", f"round {r.number} has {len(r.members)} members")
@@ -133,6 +149,7 @@ class Truth:
             )
         disturbed = any(self.ails(m.name) for m in r.members)
         self.rounds[new.run, r.number, r.nonce] = Round(new, self.kernel.now, disturbed=disturbed)
+        self.began(after)
 
     def _judge_end(self, old: Settled | None, new: Settled) -> None:
         """P4: a round that trains ends only for something that has happened."""

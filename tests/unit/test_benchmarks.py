@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import pictures, processor_time
+from benchmarks import peers, pictures, processor_time
 from benchmarks.drain import Change
 from benchmarks.drain import table as drain_table
 from benchmarks.plan import BACKENDS, SIZES, WHATS, in_turns, plan
@@ -204,3 +204,15 @@ def test_planned_changes_are_told_kind_by_kind() -> None:
         in text
     )
     assert "| suspended | 0.10 (0.10 to 0.10) | 0.20 (0.20 to 0.20) | - | 0 | 1 of 1 |" in text
+
+
+def test_the_table_of_runs_without_operator_has_all_backends_beside_each_other() -> None:
+    results = measured("join", "peers", peers.LEASES_ALONE, 2, 0.1, 0.2, 0.3)
+    add(results, "join", "k8s", "", 2, 0.05)
+    add(results, "coordinator", "peers", peers.LEASES_ALONE, 2, TIMEOUT)
+    results.add(Outcome(60.0, requests=4.0).sample("steady", "peers", 2, peers.LEASES_ALONE))
+    lines = peers.table(results).splitlines()
+    assert "|  | N | peers, Leases alone | k8s |" in lines
+    assert "| first join, s | 2 | 0.20 (0.10 to 0.30) | 0.050 (0.050 to 0.050) |" in lines
+    assert "| kill -9 of the coordinator, s | 2 | timeout (1 of 1) | - |" in lines
+    assert "| requests a minute for each participant, while nothing happens | 2 | 4.00 | - |" in lines

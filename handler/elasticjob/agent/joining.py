@@ -191,6 +191,8 @@ class Joining:
             forbidden_seconds = thread.auth_errors.seconds(Forbidden)
             if forbidden_seconds > 0 and self._forbidden_limit(thread) > RBAC_SECONDS:
                 return messages.not_granted(parts.settings, thread.last_error, forbidden_seconds)
+        if not last_error and parts.source.obstacle:
+            return f"waiting: {parts.source.obstacle}"
         return messages.waiting(parts.settings, parts.core.latest, last_error, seconds)
 
     def _stop(self, stop: Stop) -> None:

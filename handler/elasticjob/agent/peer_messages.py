@@ -13,8 +13,7 @@ def waiting(s: Settings, record: RoundRecord | None, seconds: float) -> str:
     if record is None:
         return (
             f"waiting for a coordinator, for {seconds:.0f} s so far: Lease {round_lease(s.job)} in "
-            f"namespace {s.namespace} has no record of run {s.job_uid}. If an earlier run "
-            "of this name is not over, delete its pods"
+            f"namespace {s.namespace} has no record of run {s.job_uid}"
         )
     why = record.waiting_message or "this pod has joined, but the coordinator has not selected it yet"
     return f"waiting for round {record.number + 1}: {why}"

@@ -70,7 +70,7 @@ class PeerSource:
         self._own_errors = {"read": "", "write": ""}
         self._owned = True
         """Whether the round Lease gets an owner."""
-        self._logged = ""
+        self._logged = self._warned = ""
         self._thread = threading.Thread(target=self._coordinate, name="elasticjob-peers", daemon=True)
 
     # -- RoundSource ---------------------------------------------------------------------------------------
@@ -118,12 +118,20 @@ class PeerSource:
         own = self._own_errors["write"] or self._own_errors["read"]
         return own or self._watch.last_error or (leases.last_error if leases is not None else "")
 
+    @property
+    def obstacle(self) -> str:
+        """Another run of this name that is not over."""
+        with self._condition:
+            other = self._seat.obstacle
+            return other.sentence(self._run.id, self._run.name) if other is not None else ""
+
     # -- what it hears -------------------------------------------------------------------------------------
 
     def _seen(self, lease: Lease) -> None:
         with self._condition:
             hear = self._seat.hear_deleted if lease.deleted else self._seat.hear
             hear(read_round(lease), time.monotonic())
+            self._warn()
             outcome, newest = self._seat.ended_before, self._seat.newest
             self._poke()
         if outcome:
@@ -132,6 +140,13 @@ class PeerSource:
             self._changed(
                 RoundRecord(self._run.id, number, Phase.CLOSED.value, message=text, outcome=outcome)
             )
+
+    def _warn(self) -> None:
+        """Say once of each other run that this one waits for it: at once, because it may be a mistake."""
+        other = self._seat.obstacle
+        if other is not None and other.settled.run != self._warned:
+            self._warned = other.settled.run
+            logger.warning("waiting: %s", self.obstacle)
 
     def _poke(self) -> None:
         with self._condition:
@@ -279,6 +294,7 @@ class PeerSource:
             return
         with self._condition:
             self._seat.hear_read(read_round(lease), time.monotonic())
+            self._warn()
         # The watch may be late, and the Lease may be deleted before it brings this: then the seat would count
         # on its agent, and the agent would never hear of its round.
         self._watch.hear(lease)

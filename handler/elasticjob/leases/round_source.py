@@ -40,6 +40,10 @@ class RoundSource(Protocol):
         """The text of the last error; "" while there is none."""
 
     @property
+    def obstacle(self) -> str:
+        """What keeps this participant from the next round, in a sentence, if the source knows it."""
+
+    @property
     def auth_errors(self) -> AuthErrors:
         """How long requests have been answered 401 or 403."""
 
@@ -80,6 +84,7 @@ class LeaseRoundSource:
     with each state of the Lease before them."""
 
     introduction: Mapping[str, str] = {}
+    obstacle = ""
 
     def __init__(
         self,

@@ -70,11 +70,7 @@ def form_round(settled: Settled, view: RoundView, sight: Sight) -> Formed:
         return Formed(replace(settled, state=replace(view.state, number=number), unsure=True))
     doubt = _possible_members(settled, view, sight)
     if doubt:
-        text = f"there was no round Lease, and {listed(doubt)} may be in a round that is not known any more"
-        return Formed(
-            waiting=f"{text}; waiting for a sign of life. If a pod of these has ended, delete it",
-            probes=_probes(doubt, sight, view),
-        )
+        return Formed(waiting=_doubt(doubt, sight), probes=_probes(doubt, sight, view))
     fresh = joined(settled, view, sight)
     expected += _others(settled, view, sight, fresh)
     decision = form(view, _candidates(view.state, fresh), expected, settled.minimum, settled.maximum)
@@ -92,7 +88,8 @@ def form_round(settled: Settled, view: RoundView, sight: Sight) -> Formed:
 
 def _possible_members(settled: Settled, view: RoundView, sight: Sight) -> list[str]:
     """If a round may have been published that this record does not know: those that may be in it. Each that
-    lives and waits announces itself for the round after ``number``."""
+    lives and waits announces itself for the round after ``number``. One of another run has waited since it
+    came if the round Lease was there before."""
     r = view.state
     if r.number and not settled.unsure:
         return []
@@ -103,15 +100,33 @@ def _possible_members(settled: Settled, view: RoundView, sight: Sight) -> list[s
     )
     if not settled.unsure:
         return sorted(found)
-    others = (name for name, key in sight.others.items() if sight.may_go_on(name, key))
+    others = (
+        name for name, key in sight.others.items() if name in sight.older and sight.may_go_on(name, key)
+    )
     return sorted({*found, *others, *sight.unreadable})
+
+
+def _doubt(names: list[str], sight: Sight) -> str:
+    others, own = [n for n in names if n in sight.others], [n for n in names if n not in sight.others]
+    found = ["there was no round Lease"]
+    if own:
+        found.append(
+            f"{listed(own)} may be in a round that is not known any more; waiting for a sign of life. If a "
+            "pod of these has ended, delete it"
+        )
+    if others:
+        found.append(
+            f"{listed(others)} of another run of this name may train. Delete these pods, or give one of the "
+            "runs another name"
+        )
+    return ", and ".join(found)
 
 
 def _left_out(settled: Settled, sight: Sight) -> int | None:
     """If the record begins at 0 although there were rounds: the highest number that a round can have had.
     Each that lives and waits announces itself again when it sees it, and a member of that round does not."""
     seen = max((peer.record.seen(settled.run) for peer in sight.peers.values()), default=0)
-    older = settled.unsure and any(name in sight.older for name in sight.peers)
+    older = any(name in sight.older for name in sight.peers)
     return seen + 1 if settled.state.number == 0 and (seen or older) else None
 
 

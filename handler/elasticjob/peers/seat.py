@@ -15,6 +15,7 @@ from elasticjob.contract.limits import Limits
 from elasticjob.contract.participant_record import AnnouncedState
 from elasticjob.peers.election import ORDER_SECONDS, Standing, next_claim, next_probe, probe_pause
 from elasticjob.peers.forming import SILENT_RENEWALS
+from elasticjob.peers.other_run import OtherRun
 from elasticjob.peers.own import OwnWords, demands
 from elasticjob.peers.plan import Decision, look
 from elasticjob.peers.round_lease import (
@@ -81,6 +82,11 @@ class Seat:
         """The pod whose place as coordinator this participant has taken."""
         self._highest = 0
         """The highest number in a Lease that can't be read."""
+        self._holder = Identity("", "")
+        """That of the Lease when it was last seen."""
+        self._followed = False
+        """Whether another run has been in this one's place since this one was last seen: it has had rounds,
+        or has seen that this one is over."""
         self._newest_since: float | None = None
         self._changed = 0.0
         self._missing: tuple[float, bool, bool] | None = None
@@ -108,12 +114,15 @@ class Seat:
             self._current = None
             self._refuses = self._ended = ""
         self.lease, self._changed, self._missing, self._tries = lease, now, None, 0
+        self._holder = Identity.parse(lease.holder)
         try:
             self.settled, self.unreadable = Settled.parse(lease.record, lease.state), ""
         except RecordError as error:
             self.settled, self.unreadable = None, str(error)
             self._highest = max(self._highest, number_of(lease.record, lease.state))
             return
+        other = self.other_run
+        self._followed = other is not None and (self._followed or not other.never_began)
         self._remember(self.settled, now)
 
     def hear_read(self, lease: RoundLease, now: float) -> None:
@@ -185,7 +194,22 @@ class Seat:
     @property
     def needs_sight(self) -> bool:
         """Whether it has to see the participants: to coordinate, or to follow another run of this name."""
-        return self.coordinates or (self._foreign() and self.settled is not None and not self.settled.closed)
+        other = self.other_run
+        return self.coordinates or (other is not None and not other.settled.closed)
+
+    @property
+    def other_run(self) -> OtherRun | None:
+        """The other run of this name that has the round Lease, or had it last."""
+        foreign = self.settled is not None and self.settled.run != self.run.id
+        return OtherRun(self.settled, self._holder) if foreign and self.settled is not None else None
+
+    @property
+    def obstacle(self) -> OtherRun | None:
+        """That other run, if this one has to wait until its pods are gone."""
+        other = self.other_run
+        if other is None or other.settled.closed or self.ended_before:
+            return None
+        return None if other.gives_way(self.newest) and not self._followed else other
 
     @property
     def _known(self) -> Settled | None:
@@ -194,14 +218,15 @@ class Seat:
 
     @property
     def unsure(self) -> bool:
-        """Whether another may know a later record than the present one."""
-        return self._known is not None and self._known.unsure
+        """Whether another may know a later record than the present one: it was made again, or it is the
+        first, perhaps in the place of one that was deleted."""
+        return self._known is not None and (self._known.unsure or not self._known.state.number)
 
     @property
     def ended_before(self) -> str:
         """The outcome of this run if another one has followed it; "" if that is not known."""
-        settled = self.settled
-        return dict(settled.former).get(self.run.id, "") if settled is not None and self._foreign() else ""
+        other = self.other_run
+        return dict(other.settled.former).get(self.run.id, "") if other is not None else ""
 
     def round_age(self, now: float) -> float | None:
         """How old the present round is; None if it was published before this process saw the run."""
@@ -233,7 +258,7 @@ class Seat:
         if self._reread:
             return self._read(now)
         if self.lease is None:
-            return self._without(now)
+            return self._without(now, sight)
         if self.coordinates:
             return self._lead(now, sight)
         return self._follow(now, sight)
@@ -269,19 +294,24 @@ class Seat:
         assert self.lease is not None
         return Write(settled, version=self.lease.version, release=True, transitions=self.lease.transitions)
 
-    def _without(self, now: float) -> Step:
-        """Make the round Lease, or make it again."""
-        if self.newest is None:
-            return Write(replace(self._first(), unsure=True), claim="it is the first")
-        if self.newest.closed:
+    def _without(self, now: float, sight: Sight | None) -> Step:
+        """Make the round Lease, or make it again. That of another run is left to that run, as it is while the
+        Lease is there."""
+        if (self.newest is not None and self.newest.closed) or self.ended_before:
             return Rest(LONGEST_REST)
+        other = self.other_run
+        if other is not None and not self._is_over(other, sight):
+            return Rest(1.0)
+        if self.newest is None:
+            return Write(self._in_place(replace(self._first(), unsure=True)), claim="it is the first")
         since, sure, mine = self._missing or (now, False, False)
+        sure = sure and other is None
         wait = 0.0 if mine else MADE_AGAIN_SECONDS + self._place() * ORDER_SECONDS
         if not sure:
             wait += UNSURE_SECONDS if self.newest.state.active else 2 * UNSURE_SECONDS
         if now < since + wait:
             return Rest(since + wait - now)
-        return Write(made_again(self.newest, sure), claim="the round Lease was deleted")
+        return Write(self._in_place(made_again(self.newest, sure)), claim="the round Lease was deleted")
 
     def _follow(self, now: float, sight: Sight | None) -> Step:
         assert self.lease is not None
@@ -310,8 +340,7 @@ class Seat:
             settled = made_again(newest, sure=False)
         if settled is None or settled.run != self.run.id:
             settled = self._first()
-        if self._foreign() and self.settled is not None:
-            settled = following(settled, self.settled)
+        settled = self._in_place(settled)
         # the times of reports are by the clock of the coordinator before (P6)
         settled = replace(settled, state=replace(settled.state, unreachable_reports=()))
         return Write(settled, version=lease.version, claim=why, transitions=lease.transitions + 1)
@@ -319,23 +348,22 @@ class Seat:
     def _replace_other_run(self, now: float, sight: Sight | None) -> Step:
         """Another run of this name: its round Lease is taken once it is closed, or all its members are gone
         (P3), and its coordinator. If it has had no round, a run that has goes on: its Lease was deleted."""
-        settled, newest = self.settled, self.newest
-        assert settled is not None
-        if (newest is not None and newest.closed) or self.ended_before:
+        other, newest = self.other_run, self.newest
+        if other is None or (newest is not None and newest.closed) or self.ended_before:
             return Rest(LONGEST_REST)
-        goes_on = newest is not None and newest.state.number > 0 and _never_began(settled)
-        if not (settled.closed or goes_on) and (sight is None or self._may_go_on(settled, sight)):
+        if not self._is_over(other, sight):
             return Rest(1.0)
         wait = self._changed + self._spread * ORDER_SECONDS - now
         return Rest(wait) if wait > 0 else self._claim("the run before is over")
 
-    def _may_go_on(self, other: Settled, sight: Sight) -> bool:
-        """Whether a member of this other run, or its coordinator, may be there."""
-        lease = self.lease
-        assert lease is not None
-        holder = Identity.parse(lease.holder)
-        there = [(m.name, m.key) for m in other.state.members] or [(holder.pod, holder.uid)]
-        return any(sight.may_go_on(name, key) for name, key in there)
+    def _is_over(self, other: OtherRun, sight: Sight | None) -> bool:
+        """Whether this run may take the place of the other."""
+        return self.obstacle is None or not other.may_go_on(sight)
+
+    def _in_place(self, settled: Settled) -> Settled:
+        """What to write: in the place of another run it remembers how that has ended."""
+        other = self.other_run
+        return following(settled, other.settled) if other is not None else settled
 
     def _lead(self, now: float, sight: Sight | None) -> Step:
         """One look, and a write if something has changed or others wait for a sign of life."""
@@ -353,10 +381,10 @@ class Seat:
         waits = Waits(self._began, now)
         decision = look(settled, sight, waits)
         self._began = waits.began
-        if decision.unheard - self._confirmed:
-            self._confirmed = decision.unheard
-            return ListAgain()
+        anew = self._judges_anew(decision)
         self._confirmed = decision.unheard
+        if anew:
+            return ListAgain()
         self._current = decision.settled
         published = self.settled
         renew = float(RUNNING_RENEW if decision.settled.state.active else FORMING_RENEW)
@@ -366,6 +394,10 @@ class Seat:
             return Write(decision.settled, decision.waiting, lease.version, transitions=lease.transitions)
         wake = waits.wake_after if waits.wake_after is not None else LONGEST_REST
         return Rest(max(0.02, min(wake, due - now, LONGEST_REST)), decision.probes)
+
+    def _judges_anew(self, decision: Decision) -> bool:
+        """Whether it judges one by what was not heard that it has not judged so in the look before."""
+        return bool(decision.unheard - self._confirmed)
 
     def _deaf(self, sight: Sight, now: float) -> bool:
         """Whether the watch of the participants' Leases has not brought a write of this coordinator for too
@@ -451,8 +483,3 @@ class Seat:
         holder = Identity.parse(lease.holder).pod if lease is not None else ""
         order = [m.name for m in members if m.name != holder]
         return order.index(self.me.pod) if self.me.pod in order else len(order) + self._spread
-
-
-def _never_began(other: Settled) -> bool:
-    """Whether this run has made the round Lease without having seen one, and no round since."""
-    return other.unsure and not other.state.members

@@ -50,8 +50,8 @@ class Sight:
     chosen."""
     older: frozenset[str] = frozenset()
     """Names of participants whose Leases were made before the round Lease, by the API server's clock: each
-    would have made it at once, so that there was another, which is deleted. Of a record that is ``unsure``
-    alone."""
+    would have made it at once, so that there was another, which is deleted. Only where that is asked: of a
+    first record, and of one that is ``unsure``."""
     round_age: float | None = 0.0
     """How many seconds ago this participant has seen the present round begin; None: it has not."""
     finished: frozenset[str] = frozenset()

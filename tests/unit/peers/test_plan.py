@@ -315,11 +315,34 @@ def test_participants_of_another_run_may_train_where_there_was_no_round_lease() 
     """P8: a user has deleted it while they trained."""
     table = Table(minimum=1, maximum=3, last_call=0)
     table.settled = replace(table.settled, unsure=True)
-    table.others = {"old-0": "uid-old"}
+    table.others, table.older = {"old-0": "uid-old"}, frozenset({"old-0"})
     table.join("pod-0")
-    assert "old-0 may be in a round" in table.look(after=60).waiting
+    waiting = table.look(after=60).waiting
+    assert "old-0 of another run of this name may train" in waiting
+    assert "give one of the runs another name" in waiting
     table.gone["uid-old"] = "its pod has ended"
     assert table.look().settled.state.active
+
+
+def test_participants_of_another_run_that_came_after_the_round_lease_wait_and_are_not_waited_for() -> None:
+    """Two runs of one name begin at once: each would wait for the other until ``join_timeout``."""
+    table = Table(minimum=1, maximum=3, last_call=0)
+    table.settled = replace(table.settled, unsure=True)
+    table.others = {"other-0": "uid-other"}
+    table.join("pod-0")
+    assert table.look().settled.state.active
+
+
+def test_a_run_in_the_place_of_another_may_have_had_rounds() -> None:
+    """I4: its round Lease was deleted, and a pod of the run before has made it again. The ids of its members
+    look as those of participants that wait for the first round."""
+    table = Table(minimum=1, maximum=3, last_call=0)
+    table.join("pod-0", "pod-1")
+    table.older = frozenset({"pod-0", "pod-1"})
+    table.look()
+    assert (table.told, table.settled.unsure) == ((1, "Broken", ""), True)
+    table.join("pod-1")
+    assert "pod-0 may be in a round" in table.look(after=60).waiting
 
 
 def test_after_an_unsure_beginning_all_show_first_that_they_are_in_no_round() -> None:

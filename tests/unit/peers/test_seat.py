@@ -352,3 +352,81 @@ def test_a_run_that_has_had_rounds_is_waited_for_while_its_members_are_seen() ->
     assert isinstance(seat.step(101.0, replace(NOTHING, live_pods={"pod-0": key})), Rest)
     ended = replace(NOTHING, live_pods={}, others={"pod-0": key}, gone={key: "its pod has ended"})
     assert write_of(seat.step(101.0, ended)).claim == "the run before is over"
+
+
+NEXT = Run(RUN.name, "run-2", 2, 3)
+NEXT_POD = Identity("next-0", "uid-next")
+HELD = replace(NOTHING, others={NEXT_POD.pod: NEXT_POD.uid})
+
+
+def next_run() -> Settled:
+    """It has taken the place of the first, which had no member any more."""
+    return Settled.first(NEXT, Table().settled.limits)
+
+
+def test_a_deleted_lease_of_another_run_is_left_to_that_run_while_it_may_go_on() -> None:
+    """P8: one that still waits in the run before would make it again as it was before."""
+    late, new = follower(trained()), seat_of()
+    for seat in (late, new):
+        seat.hear(lease(next_run(), 20, NEXT_POD), 101.0)
+        seat.hear_deleted(lease(next_run(), 21, NEXT_POD), 102.0)
+        assert must_see(seat)
+        for sight in (None, HELD):
+            assert isinstance(seat.step(999.0, sight), Rest)
+    again = write_of(late.step(999.0, NOTHING))
+    assert (again.version, again.settled.run, again.settled.unsure) == ("", RUN.id, True)
+    assert write_of(new.step(999.0, NOTHING)).settled.unsure
+
+
+def test_a_deleted_lease_of_a_run_that_was_over_is_made_by_the_next() -> None:
+    closed = replace(next_run(), state=replace(next_run().state, phase="Closed"), outcome="Complete")
+    seat = seat_of()
+    seat.hear_deleted(lease(closed, 21, NEXT_POD), 102.0)
+    assert write_of(seat.step(102.0, None)).settled.former == ((NEXT.id, "Complete"),)
+
+
+def test_a_run_that_another_has_followed_does_not_take_its_lease_back() -> None:
+    """The other's Lease was deleted, and made again by one that knew nothing: it looks as if it never
+    began."""
+    seat = follower(trained())
+    seat.hear(lease(next_run(), 20, NEXT_POD), 101.0)
+    seat.hear(lease(replace(next_run(), unsure=True), 30, NEXT_POD), 102.0)
+    assert isinstance(seat.step(999.0, HELD), Rest)
+    seat.hear(lease(trained(), 31), 1000.0)
+    seat.hear(lease(replace(next_run(), unsure=True), 32, NEXT_POD), 1001.0)
+    assert write_of(seat.step(1002.0, HELD)).settled.run == RUN.id
+
+
+def test_two_runs_of_which_no_round_is_known_do_not_take_turns_for_ever() -> None:
+    """Both round Leases were made again after a deletion, one after the other."""
+    first = replace(Table().settled, state=replace(Table().settled.state, number=2), unsure=True)
+    second = replace(next_run(), state=replace(next_run().state, number=2), unsure=True)
+    one, other = seat_of(), seat_of(NEXT_POD, NEXT)
+    one.hear(lease(first, 10, ME), 100.0)
+    other.hear(lease(second, 11, NEXT_POD), 100.0)
+    one.hear(lease(second, 11, NEXT_POD), 101.0)
+    other.hear(lease(first, 10, ME), 101.0)
+    other.hear(lease(first, 12, ME), 101.0)
+    there = replace(NOTHING, others={ME.pod: ME.uid, **HELD.others})
+    assert sorted(type(seat.step(999.0, there)).__name__ for seat in (one, other)) == ["Rest", "Write"]
+
+
+def told(seat: Seat) -> str:
+    """The sentence on what it waits for."""
+    return seat.obstacle.sentence(seat.run.id, seat.run.name) if seat.obstacle is not None else ""
+
+
+def test_a_run_that_waits_for_another_of_its_name_says_so_and_what_to_do() -> None:
+    seat = seat_of(NEXT_POD, NEXT)
+    assert told(seat) == ""
+    seat.hear(lease(trained(), 10), 100.0)
+    assert f"run {RUN.id} has the name {RUN.name} (its pods: pod-0, pod-1, pod-2)" in told(seat)
+    assert "give one of them another name, in --rdzv-endpoint" in told(seat)
+    seat.hear(lease(Table().settled, 11), 101.0)
+    assert "(its coordinator: pod-1)" in told(seat)
+    over = replace(trained(), state=replace(trained().state, phase="Closed"))
+    seat.hear(lease(over, 12), 102.0)
+    assert told(seat) == "", "it is over"
+    goes_on = follower(trained())
+    goes_on.hear(lease(replace(next_run(), unsure=True), 11, NEXT_POD), 101.0)
+    assert told(goes_on) == "", "it takes its Lease back"

@@ -148,6 +148,22 @@ def test_a_pod_that_comes_after_its_run_hears_how_it_has_ended(server: Server) -
     source.stop()
 
 
+def test_one_that_waits_for_another_run_of_its_name_says_so_at_once_and_once(
+    server: Server, source: PeerSource, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = replace(Settled.first(Run("mnist", "run-2", 1, 1), Limits()), unsure=True)
+    written = round_body(other, "", "pod-9_uid-9", 1, {})["metadata"]["annotations"]
+    peer = PeerRecord("run-2", 0, 1, 1)
+    server.leases.put("pod-9", {PEER_ANNOTATION: peer.dump()}, "uid-9")
+    assert source.obstacle == ""
+    for _ in range(2):
+        server.leases.put(NAME, written, "pod-9_uid-9")
+        source._do(Read())
+    told = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert told == [f"waiting: {source.obstacle}"]
+    assert "run run-2 has the name mnist (its coordinator: pod-9)" in source.obstacle
+
+
 def test_an_agent_hears_what_its_seat_has_read_though_the_watch_brings_nothing(server: Server) -> None:
     table = Table()
     table.train("pod-0", "pod-1")
