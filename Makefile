@@ -8,7 +8,7 @@ PACKAGES := handler operator client devcluster
 ARGS ?=
 APT_INSTALL = $(if $(filter 0,$(shell id -u)),,sudo) sh -c 'apt-get update --quiet && apt-get install --yes --no-install-recommends "$$@"' apt
 
-.PHONY: help demo sandbox test test-slow test-guides test-kueue test-nodes test-monitoring test-screens lint matrix matrix-kubernetes bench bench-scale bench-jobs histories histories-checkpoints chaos kills oncall images controlplane format clean
+.PHONY: help demo sandbox test test-slow test-guides test-kueue test-gang test-nodes test-monitoring test-screens lint matrix matrix-kubernetes bench bench-scale bench-jobs histories histories-checkpoints chaos kills oncall images controlplane format clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10
@@ -40,6 +40,9 @@ test-guides: $(READY) controlplane ## the guides' scripts with the real librarie
 
 test-kueue: $(READY) controlplane ## jobs in queues of the real Kueue (10 minutes; 15 more the first time, which builds it; ARGS="--operations 500" or "-m slow")
 	@$(BIN)/pytest tests/kueue $(ARGS)
+
+test-gang: $(READY) controlplane ## jobs whose pods the scheduler places together, by PodGroups (5 minutes; DEVCLUSTER_KUBERNETES=1.37 for another version)
+	@$(BIN)/pytest tests/gang $(ARGS)
 
 test-nodes: $(READY) ## the product on two nodes with kubelet and containerd, from built images (45 minutes, an hour the first time; root, installs packages)
 	@$(BIN)/python -m devcluster packages --install

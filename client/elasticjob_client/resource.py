@@ -131,6 +131,7 @@ class Spec(_Part, frozen=True, kw_only=True):
     ttl_seconds_after_finished: int | None = None
     clean_pod_policy: str | None = None
     network_policy: str | None = None
+    gang_scheduling: str | None = None
     template: dict[str, Any] | None = None
 
 

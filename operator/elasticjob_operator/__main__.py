@@ -109,6 +109,13 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         help="jobs with the label kueue.x-k8s.io/queue-name wait for Kueue to admit them (default: "
         "$ELASTICJOB_KUEUE, or no)",
     )
+    parser.add_argument(
+        "--gang-scheduling",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="jobs with spec.gangScheduling have a PodGroup of Kubernetes (default: "
+        "$ELASTICJOB_GANG_SCHEDULING, or no)",
+    )
     flags = parser.add_argument_group(
         "leader election",
         "Needed when several operators serve the same namespaces. Each flag can also be set by an "
@@ -149,7 +156,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 def choose(arguments: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Settings:
     """The settings: flags, else the environment. Raises BadSetting."""
     flags = {name: value for name, value in vars(arguments).items() if name.startswith("leader_elect_")}
-    for name in ("leader_elect", "metrics_per_job", "kueue"):
+    for name in ("leader_elect", "metrics_per_job", "kueue", "gang_scheduling"):
         value = getattr(arguments, name)
         flags[name] = None if value is None else str(value).lower()
     flags["metrics_bind_address"] = arguments.metrics_bind_address

@@ -32,6 +32,7 @@ TOPOLOGY_ENV = "ELASTICJOB_TOPOLOGY_KEYS"
 LOG_LEVEL_ENV = "ELASTICJOB_LOG_LEVEL"
 LOG_FORMAT_ENV = "ELASTICJOB_LOG_FORMAT"
 KUEUE_ENV = "ELASTICJOB_KUEUE"
+GANG_ENV = "ELASTICJOB_GANG_SCHEDULING"
 HANDLER_IMAGE_ENV = "ELASTICJOB_HANDLER_IMAGE"
 HANDLER_PULL_POLICY_ENV = "ELASTICJOB_HANDLER_IMAGE_PULL_POLICY"
 LEASE_NAME = "elasticjob-operator"
@@ -134,6 +135,8 @@ class Settings:
     """Keys of taints that say that a node is about to go; empty: none is heeded."""
     kueue: bool = False
     """Jobs with the label of a queue wait for Kueue to admit them."""
+    gang_scheduling: bool = False
+    """Jobs that ask for it have PodGroups of Kubernetes."""
     election: Place | None = None
     """The Lease that decides which of several processes acts; None: this one does."""
 
@@ -176,6 +179,7 @@ def from_environment(
         topology=_keys(given, TOPOLOGY_ENV, TOPOLOGY, "labels", "topology.kubernetes.io/zone"),
         notice_taints=_keys(given, NOTICE_TAINTS_ENV, NOTICE_TAINTS, "taints", "karpenter.sh/disrupted"),
         kueue=_truth(given, KUEUE_ENV, default=False),
+        gang_scheduling=_truth(given, GANG_ENV, default=False),
         election=_election(given) if elect else None,
         probes=_address(given, PROBES_ENV),
         metrics=_metrics(given),

@@ -43,6 +43,7 @@ SWITCHES: dict[str, dict[str, Any]] = {
     },
     "labels": {"commonLabels": {"example.com/owner": "platform"}, "podLabels": {"example.com/team": "a"}},
     "kueue": {"kueue": {"enabled": True}},
+    "gang": {"gangScheduling": {"kubernetes": True}},
     "no notices": {"nodeNotices": {"taints": []}},
     "all addresses": {"probes": {"address": "[::]", "port": 9090}},
     "pull secrets": {"imagePullSecrets": [{"name": "a"}], "handler": {"image": {"pullPolicy": "Never"}}},

@@ -342,7 +342,11 @@ def test_what_is_no_jobs_never_meets_the_leader_only_policy(helm: Helm) -> None:
             }
 
 
-@pytest.mark.parametrize("values", [{}, {"kueue": {"enabled": True}}], ids=["default", "kueue"])
+@pytest.mark.parametrize(
+    "values",
+    [{}, {"kueue": {"enabled": True}}, {"gangScheduling": {"kubernetes": True}}],
+    ids=["default", "kueue", "gang"],
+)
 def test_whatever_the_operator_may_write_only_the_leader_may(helm: Helm, values: dict[str, Any]) -> None:
     """A rule for pods does not hold for pods/status: a new write needs its word in the policy, too."""
     writes = {"create", "update", "patch", "delete"}

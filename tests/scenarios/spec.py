@@ -11,6 +11,7 @@ from elasticjob.rounds.sizes import Sizes
 from elasticjob_operator.plan.state.grant import Grant
 from elasticjob_operator.plan.state.model import (
     CleanPodPolicy,
+    GangScheduling,
     Job,
     JobSpec,
     Limit,
@@ -32,10 +33,12 @@ class SpecCommands:
     trace: list[str]
     version: int
     grant: Grant | None
+    fixed_gang: int | None
 
     def do_job(self, **options: str) -> None:
         """Set fields of the spec; ``template=none`` for pods of others, ``node``: the template names it;
-        ``sizes=2,4`` or ``multiple=4``."""
+        ``sizes=2,4`` or ``multiple=4``; ``gang=fixed``: a PodGroup that cannot be changed, ``gang=yes``: one
+        that can."""
         spec = asked(self.job.spec)
         budgets = {}
         for account in ("application", "infrastructure"):
@@ -59,6 +62,7 @@ class SpecCommands:
                     if "memory" in options
                     else spec.memory_checkpoints
                 ),
+                gang_scheduling=GangScheduling.KUBERNETES if "gang" in options else spec.gang_scheduling,
                 drain_seconds=int(options.get("drain", spec.drain_seconds)),
                 payback=int(options["payback"]) if "payback" in options else spec.payback,
                 idle_deadline=(
@@ -78,7 +82,19 @@ class SpecCommands:
                 **budgets,
             ),
         )
+        if options.get("gang") == "fixed":
+            self.fixed_gang = self.job.spec.least
         self.version += 1
+
+    def group_of_new_pod(self) -> str:
+        """The PodGroup of a pod that is made now. A fixed one is made again when no pod is in it."""
+        spec = self.job.spec
+        if spec.gang_scheduling == GangScheduling.NONE:
+            return ""
+        if self.fixed_gang is not None and not any(pod.group for pod in self.pods.values()):
+            self.fixed_gang = spec.least
+        outgrown = self.fixed_gang is not None and self.fixed_gang > spec.least
+        return "" if outgrown else "mnist-elasticjob"
 
     def do_delete_job(self, finalizer: str, pods: str = "") -> None:
         """Somebody deletes the job, and this finalizer keeps it. ``pods=orphaned``: the garbage collector has

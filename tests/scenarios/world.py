@@ -72,6 +72,7 @@ class World(
     pods: dict[str, Pod] = field(default_factory=dict)
     node_states: dict[str, str] = field(default_factory=dict)
     domains: dict[str, Domains] = field(default_factory=dict)
+    fixed_gang: int | None = None
     leases: dict[str, Participant] = field(default_factory=dict)
     timers: dict[WaitKey, float] = field(default_factory=dict)
     waits: tuple[Wait, ...] = ()
@@ -375,6 +376,7 @@ class World(
             told,
             account_made=self.account_made,
             domains=self.domains,
+            fixed_gang=self.fixed_gang,
         )
         now, before = self.now(), len(self.trace)
         job = self.job if self.grant is None else granted(self.job, self.grant)
@@ -415,9 +417,11 @@ class World(
                 attempt=action.attempt,
                 avoids=action.avoid,
                 created=self.api_time(),
+                group=self.group_of_new_pod(),
             )
             off = f" off {' '.join(action.avoid)}" if action.avoid else ""
-            self.trace.append(f"{who}create {name}{off}")
+            alone = " in no PodGroup" * (self.fixed_gang is not None and not self.pods[name].group)
+            self.trace.append(f"{who}create {name}{off}{alone}")
         elif isinstance(action, DeletePod):
             pod = self.pods[action.name]
             assert pod.uid == action.uid

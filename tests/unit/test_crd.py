@@ -247,6 +247,7 @@ def test_defaults_are_those_of_the_planner() -> None:
         "spec.cleanPodPolicy": spec.clean_pod_policy,
         "spec.handlerSource": spec.handler_source,
         "spec.networkPolicy": spec.network_policy,
+        "spec.gangScheduling": spec.gang_scheduling,
     }
 
 

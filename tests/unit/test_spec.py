@@ -135,6 +135,7 @@ def test_full_spec() -> None:
             "ttlSecondsAfterFinished": 0,
             "cleanPodPolicy": "None",
             "networkPolicy": "None",
+            "gangScheduling": "Kubernetes",
         }
     )
     assert spec == JobSpec(
@@ -168,6 +169,7 @@ def test_full_spec() -> None:
         ttl_after_finished=0,
         clean_pod_policy="None",
         network_policy="None",
+        gang_scheduling="Kubernetes",
     )
 
 

@@ -49,4 +49,9 @@ makes the object needs create as well as patch.
   resources: [workloads/status]
   verbs: [patch]
 {{- end }}
+{{- if .Values.gangScheduling.kubernetes }}
+- apiGroups: [scheduling.k8s.io]
+  resources: [podgroups]
+  verbs: [list, create, patch, delete] # delete: in Kubernetes 1.36 they cannot be changed
+{{- end }}
 {{- end }}

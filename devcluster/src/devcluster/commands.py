@@ -6,7 +6,7 @@ Pure: from where things are (`Layout`) and what was asked for (`Options`) to arg
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 DEFAULT_CONTROLLERS: Sequence[str] = (
@@ -75,6 +75,28 @@ class Options:
     """Certificates without key usages and key identifiers: kubectl accepts them, a strict client does not."""
     netns: bool = False
     """Every pod has a network of its own, and so all ports; needs root. Without, pods share the machine's."""
+    feature_gates: Sequence[str] = ()
+    """Features that are off by default: switched on in API servers, scheduler and controller manager."""
+    api_versions: Sequence[str] = ()
+    """Versions of APIs that are not served by default, such as `scheduling.k8s.io/v1alpha2`."""
+
+
+def with_pod_groups(options: Options, kubernetes: str) -> Options:
+    """The same with PodGroups of `scheduling.k8s.io`, and a scheduler that heeds them, for this version.
+
+    Raises ValueError for one that has none.
+    """
+    version = tuple(int(part) for part in kubernetes.split(".")[:2])
+    if version < (1, 36):
+        raise ValueError(f"Kubernetes {kubernetes} has no PodGroups that schedulers place; use 1.36 or later")
+    old = version < (1, 37)
+    return replace(
+        options,
+        feature_gates=[*options.feature_gates, "GenericWorkload", *(["GangScheduling"] if old else [])],
+        api_versions=[*options.api_versions, f"scheduling.k8s.io/{'v1alpha2' if old else 'v1beta1'}"],
+        # Takes the finalizer off a group that no pod is in.
+        further_controllers=[*options.further_controllers, "podgroup-protection-controller"],
+    )
 
 
 @dataclass(frozen=True)
@@ -120,7 +142,7 @@ def etcd(layout: Layout) -> list[str]:
     ]
 
 
-def apiserver(layout: Layout, port: int, audit_log: Path) -> list[str]:
+def apiserver(layout: Layout, options: Options, port: int, audit_log: Path) -> list[str]:
     """kube-apiserver on `port`. Several may share one etcd."""
     return [
         str(layout.binary),
@@ -142,6 +164,8 @@ def apiserver(layout: Layout, port: int, audit_log: Path) -> list[str]:
         f"--service-account-signing-key-file={layout.service_account_key}",
         f"--service-cluster-ip-range={_SERVICE_RANGE}",
         *_nodes_of_the_apiserver(layout),
+        *_gates(options),
+        *([f"--runtime-config={_switched_on(options.api_versions)}"] if options.api_versions else []),
         "--allow-privileged",
         f"--audit-policy-file={layout.audit_policy}",
         f"--audit-log-path={audit_log}",
@@ -176,6 +200,7 @@ def controller_manager(layout: Layout, options: Options, port: int, kubeconfig: 
         "kube-controller-manager",
         *_client_flags(layout, port, kubeconfig),
         *_nodes_of_the_controller_manager(layout, options),
+        *_gates(options),
         "--use-service-account-credentials",
         f"--service-account-private-key-file={layout.service_account_key}",
         f"--root-ca-file={layout.ca_file}",
@@ -195,15 +220,24 @@ def _nodes_of_the_controller_manager(layout: Layout, options: Options) -> list[s
     ]
 
 
-def scheduler(layout: Layout, port: int, kubeconfig: Path) -> list[str]:
+def scheduler(layout: Layout, options: Options, port: int, kubeconfig: Path) -> list[str]:
     """kube-scheduler."""
     return [
         str(layout.binary),
         "kube-scheduler",
         *_client_flags(layout, port, kubeconfig),
+        *_gates(options),
         "--kube-api-qps=500",
         "--kube-api-burst=1000",
     ]
+
+
+def _gates(options: Options) -> list[str]:
+    return [f"--feature-gates={_switched_on(options.feature_gates)}"] if options.feature_gates else []
+
+
+def _switched_on(names: Sequence[str]) -> str:
+    return ",".join(f"{name}=true" for name in names)
 
 
 def _client_flags(layout: Layout, port: int, kubeconfig: Path) -> list[str]:

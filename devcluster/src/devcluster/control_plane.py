@@ -338,7 +338,7 @@ class ControlPlane(ClusterAccess):
         )
 
     def _make_apiserver(self, name: str, port: int, audit_log: Path) -> Component:
-        arguments = commands.apiserver(self._layout, port, audit_log)
+        arguments = commands.apiserver(self._layout, self._options, port, audit_log)
         client = ApiClient(f"https://{self._host}:{port}", self.ca_file, self.admin_token)
         gogc = self._options.apiserver_gogc
         env = {} if gogc is None else {"GOGC": str(gogc)}
@@ -353,7 +353,7 @@ class ControlPlane(ClusterAccess):
     def _make_scheduler(self) -> Component:
         port = self._ports.take()
         path = self._client_kubeconfig("scheduler", _SCHEDULER)
-        arguments = commands.scheduler(self._layout, port, path)
+        arguments = commands.scheduler(self._layout, self._options, port, path)
         return self._add("scheduler", arguments, self._healthz(port))
 
     def _client_kubeconfig(self, name: str, user: str) -> Path:

@@ -33,7 +33,7 @@ FAILING_WRITES_SHOWN_SECONDS = 1.0
 
 class Applier:
     """Carries out plans, of any job. ``spawn`` runs what may outlive a pass. ``queues``: those of
-    Kueue are heeded."""
+    Kueue are heeded; ``pod_groups``: jobs may have PodGroups."""
 
     def __init__(
         self,
@@ -43,6 +43,7 @@ class Applier:
         handler_image: HandlerImage,
         spawn: Spawn,
         queues: bool = False,
+        pod_groups: bool = False,
     ) -> None:
         self._api = api
         self._cache = cache
@@ -52,7 +53,7 @@ class Applier:
         self.status = StatusWriter(api, clock, self.recorder)
         self.publisher: RoundPublisher = LeaseRoundPublisher(api, cache, clock)
         self.creation = PodCreation(cache, clock)
-        self.owned = OwnedWriter(api, cache, clock, self.publisher.reading)
+        self.owned = OwnedWriter(api, cache, clock, self.publisher.reading, pod_groups)
         self.queues = Queues(api, cache, clock, spawn, self.recorder, queues)
         self._pods = PodWriter(api, cache, handler_image)
 
@@ -92,8 +93,12 @@ class Applier:
         if self.creation.made(job):
             # The network policy is waited for before the first pods; later it is there.
             state.owned.protected = True
+        group = self.owned.group(job, state.owned)
+        state.pods.group = group or ""
         without_rights = self.owned.without_rights(plan, state.owned)
-        due, delay = self.creation.due(job, plan, state, self._ready_for_pods(job, state), without_rights)
+        due, delay = self.creation.due(
+            job, plan, state, group is not None and self._ready_for_pods(job, state), without_rights
+        )
         then = self._batch(job, state)
         for target, write in self._pods.writes(job, due, state):
             then.add(target, write, gated=True)

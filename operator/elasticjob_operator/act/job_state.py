@@ -141,6 +141,8 @@ class PodState:
     """When the next of its pods are due, while they are not."""
     claims: Claims = field(default_factory=dict)
     """The ResourceClaimTemplates that its pods were made by."""
+    group: str = ""
+    """The PodGroup that new pods are in, if any."""
     small_refused: bool = False
     """A LimitRange takes the handler's container only as large as the one that trains."""
 

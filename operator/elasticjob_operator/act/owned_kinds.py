@@ -1,4 +1,4 @@
-"""The table of what a job owns beside its pods: ServiceAccount, Role, RoleBinding and NetworkPolicy.
+"""The table of what a job owns beside its pods: ServiceAccount, Role, RoleBinding, NetworkPolicy, PodGroup.
 
 A pod's identity may read the job's round Lease and its member list, and write the Leases that have the names
 of the job's pods (docs/operate/permissions.md); an admission policy in the chart narrows the latter to the
@@ -8,24 +8,32 @@ The TCPStores of a round have no authentication. Any process that connects to on
 what its members exchange. With ``JobOnly`` the job's pods accept connections only from each other, on all
 ports, because torch chooses its ports itself. Policies add up: to open a port, users add a policy of their
 own. A job without template has no policy.
+
+By its PodGroup the scheduler places as many pods together as the job does not train without, or none of them
+(docs/use/gang.md). In which version there are any, if at all, is the cluster's (``pod_groups``). Where they
+should be is never said: such a constraint would hold for all that the job grows by.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from elasticjob.contract.names import JOB_LABEL, round_lease
 from elasticjob_operator.act.owned import Contents, Needs, OwnedKind, Rule
 from elasticjob_operator.act.template import job_identity, service_account
-from elasticjob_operator.plan.state.model import Job, NetworkPolicy, Target
+from elasticjob_operator.plan.state.model import GangScheduling, Job, NetworkPolicy, Target
 
 RIGHTS = Target("the pods' ServiceAccount, Role and RoleBinding", "written")
 POLICY = Target("the NetworkPolicy", "written")
+GROUP = Target("the PodGroup", "written")
 
+MINIMUM = ("spec", "schedulingPolicy", "gang", "minCount")
+"""Of a PodGroup: how many pods are placed together."""
 _ROUND_ENDING = round_lease("")
 _RBAC, _RBAC_PATH = "rbac.authorization.k8s.io/v1", "/apis/rbac.authorization.k8s.io/v1{}"
 _NETWORKING = "networking.k8s.io/v1"
+SCHEDULING = "scheduling.k8s.io"
 
 
 def rules(pod_names: Iterable[str], reading: Iterable[Rule]) -> list[Rule]:
@@ -87,6 +95,32 @@ def _policy(job: Job, _needs: Needs) -> Contents:
     return {"spec": {"podSelector": pods, "policyTypes": ["Ingress"], "ingress": ingress}}
 
 
+def gathers(job: Job) -> bool:
+    """Whether the job asks for a PodGroup, and has pods."""
+    return job.spec.gang_scheduling == GangScheduling.KUBERNETES and not job.spec.suspend
+
+
+def _group(job: Job, _needs: Needs) -> Contents:
+    """A group has a priority of its own. It counts where a group preempts others."""
+    spec: dict[str, Any] = {"schedulingPolicy": {"gang": {"minCount": job.spec.least}}}
+    priority_class = ((job.spec.template or {}).get("spec") or {}).get("priorityClassName")
+    return {"spec": {**spec, "priorityClassName": priority_class} if priority_class else spec}
+
+
+def _pod_group(version: str, fixed: bool) -> OwnedKind:
+    return OwnedKind(
+        kind="PodGroup",
+        api_version=f"{SCHEDULING}/{version}",
+        path=f"/apis/{SCHEDULING}/{version}{{}}/podgroups",
+        fields=("spec",),
+        target=GROUP,
+        due=lambda job, _needs: gathers(job),
+        contents=_group,
+        leaf=MINIMUM,
+        fixed=fixed,
+    )
+
+
 ACCOUNT = OwnedKind(
     kind="ServiceAccount",
     api_version="v1",
@@ -125,10 +159,14 @@ NETWORK_POLICY = OwnedKind(
     contents=_policy,
 )
 
+POD_GROUPS = {"v1beta1": _pod_group("v1beta1", fixed=False), "v1alpha2": _pod_group("v1alpha2", fixed=True)}
+"""By the version of the API, the preferred first: Kubernetes 1.37's, and 1.36's, which cannot be changed."""
+
 KINDS = (ACCOUNT, ROLE, BINDING, NETWORK_POLICY)
-TARGETS = tuple(dict.fromkeys(kind.target for kind in KINDS))
+"""Those of every cluster."""
+TARGETS = (*dict.fromkeys(kind.target for kind in KINDS), GROUP)
 
 
-def wanted(job: Job, needs: Needs) -> dict[OwnedKind, Contents]:
+def wanted(job: Job, needs: Needs, kinds: Sequence[OwnedKind] = KINDS) -> dict[OwnedKind, Contents]:
     """What the job is to own, without the kinds that are left alone."""
-    return {kind: kind.contents(job, needs) for kind in KINDS if kind.due(job, needs)}
+    return {kind: kind.contents(job, needs) for kind in kinds if kind.due(job, needs)}

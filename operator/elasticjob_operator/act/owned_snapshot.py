@@ -8,7 +8,7 @@ about every five minutes.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from elasticjob.contract.names import JOB_LABEL
 from elasticjob_operator.act.job_state import OwnedState
@@ -26,18 +26,18 @@ log = logging.getLogger(__name__)
 
 
 class OwnedSnapshot:
-    """What was there at some time from ``began`` on."""
+    """What was there of these ``kinds`` at some time from ``began`` on."""
 
-    def __init__(self, began: float) -> None:
+    def __init__(self, began: float, kinds: Sequence[OwnedKind] = KINDS) -> None:
         self.began = began
+        self._kinds = tuple(kinds)
         self._found: dict[tuple[str, str], dict[str, Contents]] = {}
         """Contents by the owner's UID and the object's name, then by kind."""
 
     def take(self, kind: OwnedKind, raw: Json) -> None:
         """An object of a list."""
         meta = raw["metadata"]
-        fields = {name: raw.get(name) for name in kind.fields}
-        self._found.setdefault((first_owner_of(meta), str(meta["name"])), {})[kind.kind] = fields
+        self._found.setdefault((first_owner_of(meta), str(meta["name"])), {})[kind.kind] = kind.known(raw)
 
     def compare(self, job: Job, owned: OwnedState, reading: list[Rule]) -> None:
         """Remember of the job's objects what is there. What was written since is not known better by this.
@@ -45,7 +45,7 @@ class OwnedSnapshot:
         if owned.written_at >= self.began:
             return
         found = self._found.get((job.uid, job_identity(job)), {})
-        owned.written = {kind.kind: found.get(kind.kind) for kind in KINDS}
+        owned.written = {kind.kind: found.get(kind.kind) for kind in self._kinds}
         names = writers_in(owned.written[ROLE.kind], reading)
         if names is not None:
             owned.granted = frozenset(names)
@@ -53,16 +53,18 @@ class OwnedSnapshot:
             owned.doubt_rights()
 
 
-async def list_owned(api: Api, namespace: str, clock: Callable[[], float]) -> OwnedSnapshot:
+async def list_owned(
+    api: Api, namespace: str, clock: Callable[[], float], kinds: Sequence[OwnedKind] = KINDS
+) -> OwnedSnapshot:
     """Take a snapshot. Without the right to, nothing is found, and all is written again. Raises ApiError."""
-    result = OwnedSnapshot(clock())
+    result = OwnedSnapshot(clock(), kinds)
     scope = f"/namespaces/{namespace}" if namespace else ""
     query = {"labelSelector": JOB_LABEL}
 
     def taking(kind: OwnedKind) -> Callable[[Json], None]:
         return lambda raw: result.take(kind, raw)
 
-    for kind in KINDS:
+    for kind in kinds:
         try:
             await read_list(api, kind.path.format(scope), taking(kind), query)
         except Forbidden as error:

@@ -15,17 +15,21 @@ from elasticjob_operator.act.job_state import OwnedState
 from elasticjob_operator.act.owned import Contents, Needs, OwnedKind, Rule, write_together
 from elasticjob_operator.act.owned_kinds import (
     ACCOUNT,
+    GROUP,
     NETWORK_POLICY,
     RIGHTS,
     ROLE,
     TARGETS,
+    gathers,
     wanted,
     writers,
     writers_in,
 )
+from elasticjob_operator.act.pod_groups import PodGroups
 from elasticjob_operator.act.template import job_identity
 from elasticjob_operator.observe.client import Api
 from elasticjob_operator.observe.cluster_cache import ClusterCache
+from elasticjob_operator.observe.errors import NotFound
 from elasticjob_operator.plan.state.model import Event, Job, Plan, Target
 
 MISSED_SECONDS = 5.0
@@ -41,7 +45,8 @@ Write = Callable[[], Awaitable[None]]
 
 
 class OwnedWriter:
-    """See the module. ``reading``: the rules by which a job's pods read their round."""
+    """See the module. ``reading``: the rules by which a job's pods read their round. ``pod_groups``: jobs may
+    have them."""
 
     def __init__(
         self,
@@ -49,7 +54,9 @@ class OwnedWriter:
         cache: ClusterCache,
         clock: Callable[[], float],
         reading: Callable[[Job], list[Rule]],
+        pod_groups: bool = False,
     ) -> None:
+        self.groups = PodGroups(api, pod_groups)
         self._api = api
         self._cache = cache
         self._clock = clock
@@ -61,10 +68,12 @@ class OwnedWriter:
         """Return the write that is due, or None, for each target, and after how many seconds others are.
         ``events`` gets the Events about a write."""
         delays = [self._rewrite_rights(plan, owned), self._look_for_account(job, owned)]
+        needs = self._needs(job, plan)
         changes = {
             kind: contents
-            for kind, contents in wanted(job, self._needs(job, plan)).items()
-            if not owned.is_written(kind.kind, contents)
+            for kind, contents in wanted(job, needs, self.groups.kinds).items()
+            if not owned.is_written(kind.kind, None if contents is None else kind.known(contents))
+            and not (kind.fixed and needs.grouped and owned.written.get(kind.kind))
         }
         if plan.status.finished:
             # A job that had ended before this process looked needs nothing more: no writes, at any takeover.
@@ -78,6 +87,8 @@ class OwnedWriter:
             together = {kind: new for kind, new in changes.items() if kind.target == target}
             if together:
                 writes[target] = partial(self._write, job, target, together, owned, events)
+        if gathers(job) and self.groups.kind is None and not plan.status.finished:
+            writes[GROUP] = partial(self._find_groups, job)
         return writes, [*delays, unneeded]
 
     def without_rights(self, plan: Plan, owned: OwnedState) -> set[str]:
@@ -91,13 +102,28 @@ class OwnedWriter:
             NETWORK_POLICY.kind, NETWORK_POLICY.contents(job, needs)
         )
 
+    def group(self, job: Job, owned: OwnedState) -> str | None:
+        """The PodGroup that a new pod is to be in, "" for none; None if it has to be made first."""
+        return self.groups.group_of(job, owned, self._grouped(job))
+
     def account_in_doubt(self, job: Job, owned: OwnedState) -> bool:
         """Whether the job's own service account has gone: perhaps with the job, of whose end we have not
         heard yet. So the job is to be read before anything is made again."""
         return self._cache.accounts_gone(job) != owned.accounts_gone and not self._cache.has_account(job)
 
     def _needs(self, job: Job, plan: Plan) -> Needs:
-        return Needs(plan.pod_names, self._cache.service_accounts(job), tuple(self._reading(job)))
+        accounts, reading = self._cache.service_accounts(job), tuple(self._reading(job))
+        return Needs(plan.pod_names, accounts, reading, self._grouped(job))
+
+    def _grouped(self, job: Job) -> bool:
+        """Whether pods are in the job's PodGroup, so that it can't be made again."""
+        pods = self._cache.pods.of_job(job.namespace, job.name).values()
+        own = (seen.pod for seen in pods if seen.owner == job.uid)
+        return any(pod.group == job_identity(job) and not (pod.ended or pod.deleting) for pod in own)
+
+    async def _find_groups(self, job: Job) -> None:
+        await self.groups.find(job)
+        self._cache.retry(job)
 
     def _rewrite_rights(self, plan: Plan, owned: OwnedState) -> float | None:
         """Members that do not rejoin, or cannot write, may have lost their rights: the Role may have been
@@ -162,9 +188,13 @@ class OwnedWriter:
         expect_missing = target in owned.unmade
         owned.unmade.discard(target)
         gone = self._cache.accounts_gone(job)
-        await write_together(self._api, job, changes, expect_missing)
+        try:
+            there = await write_together(self._api, job, changes, expect_missing, self._grouped(job))
+        except NotFound:
+            self.groups.lost(target)
+            raise
         owned.written_at = self._clock()
-        owned.written.update((kind.kind, contents) for kind, contents in changes.items())
+        owned.written.update((kind.kind, contents) for kind, contents in there.items())
         if ROLE in changes:
             owned.granted = frozenset(writers_in(changes[ROLE], self._reading(job)) or ())
         if NETWORK_POLICY in changes:

@@ -82,8 +82,13 @@ class PodWriter:
     async def _create(self, job: Job, action: CreatePod, state: JobState) -> None:
         name = action.name
         state.pods.none_made = False
-        image, is_small = self._handler_image, not state.pods.small_refused
-        pod = pod_of(job, action.slot, action.attempt, image, action.avoid, state.pods.claims, is_small)
+        image, known = self._handler_image, state.pods
+        pod = pod_of(
+            *(job, action.slot, action.attempt, image, action.avoid),
+            claims=known.claims,
+            is_small=not known.small_refused,
+            group=known.group,
+        )
         try:
             answer = await self._api.create(f"/api/v1/namespaces/{job.namespace}/pods", pod)
         except AlreadyExists:

@@ -4,7 +4,8 @@ Everything that the operator changes in a template is here (docs/operate/pods.md
 ``restartPolicy: Never``, environment for the training container alone, an identity, a grace period that is
 only ever raised, a preStop hook (``pre_stop``), the end of a failed container's log in the pod's status, a
 folder for temporary files where there would be none, a wish for different nodes, the priority of pods
-without which the job trains, and the handler (``injection``). Everything else is the user's, field by field.
+without which the job trains, the PodGroup, and the handler (``injection``). Everything else is the user's,
+field by field.
 """
 
 from __future__ import annotations
@@ -77,9 +78,11 @@ def pod_of(
     avoid: tuple[str, ...] = (),
     claims: Claims = _NO_CLAIMS,
     is_small: bool = True,
+    group: str = "",
 ) -> dict[str, Any]:
     """The manifest of the pod, kept off the nodes to ``avoid``. The job must have a template. ``claims``: the
-    ResourceClaimTemplates that it names; ``is_small``: of what is added (``injection``)."""
+    ResourceClaimTemplates that it names; ``is_small``: of what is added (``injection``); ``group``: its
+    PodGroup, if it has one."""
     template: dict[str, Any] = copy.deepcopy(dict(job.spec.template or {}))
     given = template.get("metadata") or {}
     spec: dict[str, Any] = template.get("spec") or {}
@@ -123,6 +126,8 @@ def pod_of(
     _spread(spec, job)
     _keep_off(spec, avoid)
     _lower_priority(spec, job, slot)
+    if group:
+        spec["schedulingGroup"] = {"podGroupName": group}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
 
 

@@ -79,7 +79,9 @@ class Controller:
             settings.topology,
         )
         handler = HandlerImage(settings.handler_image, settings.handler_pull_policy)
-        applier = Applier(api, self.cache, clock, handler, self._workers.spawn, settings.kueue)
+        applier = Applier(
+            api, self.cache, clock, handler, self._workers.spawn, settings.kueue, settings.gang_scheduling
+        )
         self.source = JobSource(api, settings, self.registry, self.queue, self.cache, applier, clock)
         self.reconciler = Reconciler(
             api,

@@ -151,8 +151,10 @@ class JobSource:
 
         if not unfinished():
             return
+        groups = self._applier.owned.groups
         try:
-            found = await list_owned(self._api, namespace, self._clock)
+            await groups.look()
+            found = await list_owned(self._api, namespace, self._clock, groups.kinds)
         except ApiError as error:
             log.warning("cannot list the objects that jobs own: %s", error)
             return

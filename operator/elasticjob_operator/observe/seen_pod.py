@@ -138,6 +138,7 @@ def read_pod(raw: Mapping[str, Any], _old: SeenPod | None = None) -> SeenPod:
             labels=tuple((key, text_of(labels[key])) for key in KEPT_LABELS if key in labels),
             member_gate=_member_gate(spec, conditions),
             created=time_of(meta.get("creationTimestamp")),
+            group=text_of(mapping(spec, "schedulingGroup").get("podGroupName")),
         ),
     )
 

@@ -22,6 +22,7 @@ from elasticjob_operator.plan.state.model import (
     CleanPodPolicy,
     CopySpread,
     FencingType,
+    GangScheduling,
     HandlerSource,
     Job,
     JobSpec,
@@ -222,6 +223,8 @@ def read_spec(spec: Mapping[str, Any], defaults: JobDefaults = _NO_DEFAULTS) -> 
         ttl_after_finished=defaults.ttl_after_finished if ttl is None else ttl,
         clean_pod_policy=_word(spec.get("cleanPodPolicy"), CleanPodPolicy) or JobSpec.clean_pod_policy,
         network_policy=_word(spec.get("networkPolicy"), NetworkPolicy) or JobSpec.network_policy,
+        gang_scheduling=_word(spec.get("gangScheduling") if own_pods else None, GangScheduling)
+        or JobSpec.gang_scheduling,
     )
     return sized(asked)
 

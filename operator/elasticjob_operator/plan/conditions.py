@@ -14,7 +14,7 @@ from elasticjob.rounds.candidates import listed
 from elasticjob_operator.plan import lifecycle
 from elasticjob_operator.plan.changes import deletion, draining, scaling, suspension
 from elasticjob_operator.plan.losses import unheard
-from elasticjob_operator.plan.pods import ignored_pods, open_files
+from elasticjob_operator.plan.pods import gang, ignored_pods, open_files
 from elasticjob_operator.plan.rounds import fencing
 from elasticjob_operator.plan.state.job_waits import JobWait
 from elasticjob_operator.plan.state.model import CreatePod, Pod
@@ -190,6 +190,7 @@ def _cannot_start(p: Pass) -> str:
     """Pods that can't be made, scheduled or started, each with the reason."""
     stuck: dict[str, list[str]] = {}
     selector = _node_selector(p)
+    held = gang.held(p)
     for write in sorted(p.observed.failing_writes, key=lambda write: write.name):
         if write.verb == "created":
             stuck.setdefault(f"cannot be created: {write.why}", []).append(write.name)
@@ -202,9 +203,10 @@ def _cannot_start(p: Pass) -> str:
             )
             why = f"not scheduled{selector}: {pod.unschedulable}" if pod.unschedulable else pod.waiting
             stuck.setdefault(why + off, []).append(pod.name)
-        elif _is_unknown_to_schedulers(p, pod):
+        elif pod not in held and _is_unknown_to_schedulers(p, pod):
             stuck.setdefault(_unknown_to_schedulers(p), []).append(pod.name)
-    return "; ".join([f"{listed(names)}: {why}" for why, names in stuck.items()][:_MOST])
+    why_held = [gang.sentence(p, held)] if held else []
+    return "; ".join([*(f"{listed(names)}: {why}" for why, names in stuck.items()), *why_held][:_MOST])
 
 
 def _refused(p: Pass) -> str:

@@ -48,6 +48,7 @@ FULL: dict[str, Any] = {
     "ttlSecondsAfterFinished": 3600,
     "cleanPodPolicy": "Running",
     "networkPolicy": "JobOnly",
+    "gangScheduling": "Kubernetes",
     "template": TEMPLATE,
 }
 """Each field of the spec is set."""

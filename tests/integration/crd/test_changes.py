@@ -70,6 +70,11 @@ MAY_NOT_CHANGE: dict[str, tuple[Any, str]] = {
         "spec.nprocPerNode: Invalid value: 8: nprocPerNode may not be changed; delete the job and apply it "
         "again, it resumes from its checkpoint",
     ),
+    "gangScheduling": (
+        "None",
+        "spec.gangScheduling: Invalid value: may only be changed while suspend is true, because a pod "
+        "cannot change its PodGroup",
+    ),
     "managedBy": (
         "kueue.x-k8s.io/multikueue",
         'spec.managedBy: Invalid value: "kueue.x-k8s.io/multikueue": managedBy may not be changed; delete '
@@ -161,6 +166,14 @@ NOT_PLACEMENT: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         "the annotation kubectl.kubernetes.io/default-container may not be changed",
     ),
 }
+
+
+def test_pods_are_placed_together_from_the_next_start_on(cluster: ClusterAccess, namespace: str) -> None:
+    apply(cluster, namespace, manifest(template=TEMPLATE))
+    apply(cluster, namespace, manifest(template=TEMPLATE, suspend=True))
+    apply(cluster, namespace, manifest(template=TEMPLATE, suspend=True, gangScheduling="Kubernetes"))
+    apply(cluster, namespace, manifest(template=TEMPLATE, gangScheduling="Kubernetes"))
+    assert get(cluster, namespace)["spec"]["gangScheduling"] == "Kubernetes"
 
 
 def test_a_queue_places_a_job_while_it_is_suspended_and_as_it_admits_it(

@@ -332,6 +332,18 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         manifest(cleanPodPolicy="Failed"),
         'spec.cleanPodPolicy: Unsupported value: "Failed": supported values: "Running", "All", "None"',
     ),
+    "pods of others placed together": (
+        manifest(gangScheduling="Kubernetes"),
+        "spec.gangScheduling: Invalid value: ",
+    ),
+    "a group of the template and one of the operator": (
+        manifest(gangScheduling="Kubernetes", template=template(schedulingGroup={"podGroupName": "mine"})),
+        "may not be set together with a `schedulingGroup` of the template; the operator sets it",
+    ),
+    "an unknown gang": (
+        manifest(gangScheduling="Volcano"),
+        'spec.gangScheduling: Unsupported value: "Volcano": supported values: "None", "Kubernetes"',
+    ),
     "an unknown policy for the network": (
         manifest(networkPolicy="Nobody"),
         'spec.networkPolicy: Unsupported value: "Nobody": supported values: "JobOnly", "None"',

@@ -156,6 +156,7 @@ def test_defaults_are_written_into_the_object_and_absent_bounds_are_not(
         "suspend": False,
         "cleanPodPolicy": "Running",
         "networkPolicy": "JobOnly",
+        "gangScheduling": "None",
         "drainSeconds": 30,
     }
 

@@ -13,7 +13,7 @@ from elasticjob.contract.text import counted, node_words
 from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan.charges import backoff, revision
 from elasticjob_operator.plan.losses import excluded_nodes, pod_ends
-from elasticjob_operator.plan.pods import labels
+from elasticjob_operator.plan.pods import gang, labels
 from elasticjob_operator.plan.state.job_waits import JobWait
 from elasticjob_operator.plan.state.model import (
     Action,
@@ -47,6 +47,7 @@ def keep_pods(p: Pass) -> None:
         excluded_nodes.keep_nodes(p)
         _delete_surplus(p)
         _give_quota_back(p)
+        _leave_group(p)
         _retire_names(p)
         _create_missing(p)
         _delete_lost_and_replaced(p)
@@ -160,6 +161,15 @@ def _give_quota_back(p: Pass) -> None:
         if pod.uid not in ranks:
             p.actions.append(DeletePod(pod.name, pod.uid, QUOTA_WANTED_BACK))
     p.mark_lost({pod.uid: QUOTA_WANTED_BACK for pod in going if pod.uid in ranks})
+
+
+def _leave_group(p: Pass) -> None:
+    """Make pods again, outside of their PodGroup or in the next one, that theirs would hold for good."""
+    going = gang.outgrown(p)
+    _excuse(p, going)
+    for pod in going:
+        why = f"its PodGroup gathers {p.observed.fixed_gang} pods; the job needs {p.job.spec.least} by now"
+        p.actions.append(DeletePod(pod.name, pod.uid, why))
 
 
 def _excuse(p: Pass, going: list[Pod]) -> None:

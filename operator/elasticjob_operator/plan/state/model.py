@@ -95,6 +95,13 @@ class NetworkPolicy(StrEnum):
     NONE = "None"
 
 
+class GangScheduling(StrEnum):
+    """Whose PodGroup the job's first pods are placed by: all without which it does not train, or none."""
+
+    NONE = "None"
+    KUBERNETES = "Kubernetes"
+
+
 @dataclass(frozen=True)
 class WarmWorkers:
     """Whether interpreters that have imported torch, and the modules ``imports``, wait beside the workers."""
@@ -158,6 +165,7 @@ class JobSpec:
     ttl_after_finished: int | None = None
     clean_pod_policy: str = CleanPodPolicy.RUNNING
     network_policy: str = NetworkPolicy.JOB_ONLY
+    gang_scheduling: str = GangScheduling.NONE
 
     @property
     def pods(self) -> int:
@@ -226,7 +234,7 @@ class Pod:
     ``KEPT_LABELS`` that it has. ``unreachable`` and ``out_of_service`` are taints of its node; ``notice`` is
     the key of one that says that the node is about to go, and that the pod does not tolerate.
     ``member_gate``: of a pod with the readiness gate for members, whether that is open. ``created``: by the
-    API server's clock."""
+    API server's clock. ``group``: the PodGroup with which its scheduler places it."""
 
     name: str
     uid: str
@@ -261,6 +269,7 @@ class Pod:
     labels: tuple[tuple[str, str], ...] = ()
     member_gate: bool | None = None
     created: datetime | None = None
+    group: str = ""
 
     @property
     def exited_well(self) -> bool:
@@ -313,7 +322,7 @@ class Observed:
     pods run one worker although they may have more GPUs (``accelerators``). ``account_made``: when the
     job's own service account was made, by the API server's clock; None where there is none, or it can't be
     seen. ``domains``: where each node, by name, is in the network, from coarse to fine (``label=value``, or
-    "")."""
+    ""). ``fixed_gang``: how many pods the job's PodGroup gathers, where that can no longer be changed."""
 
     pods: tuple[Pod, ...] = ()
     leases: Mapping[str, Participant] = field(default_factory=dict)
@@ -326,6 +335,7 @@ class Observed:
     uncounted: str = ""
     account_made: datetime | None = None
     domains: Mapping[str, Domains] = field(default_factory=dict)
+    fixed_gang: int | None = None
 
     @cached_property
     def rejected_pods(self) -> frozenset[str]:
