@@ -28,6 +28,10 @@ from benchmarks.jobs_table import document, missed
 from benchmarks.k8s import ControlPlane
 
 _SIZES = (10, 100, 300, 1000)
+_CONNECTIONS = 64
+"""Of all nodes and participants together."""
+_SETTLE_SECONDS = 2.0
+"""Between the namespaces and the operator's start."""
 
 
 def main() -> int:
@@ -44,7 +48,7 @@ def main() -> int:
             for namespace in namespaces(options.namespaces):
                 answer = plane.api.request("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
                 assert answer.ok, answer.text
-            time.sleep(options.settle)
+            time.sleep(_SETTLE_SECONDS)
             results[jobs] = asyncio.run(_measure(plane, jobs, options, folder))
         text = document(results, facts)
         if options.out is not None:
@@ -61,7 +65,7 @@ async def _measure(
     plane: ControlPlane, jobs: int, options: argparse.Namespace, folder: Path
 ) -> dict[str, Figures]:
     cluster = plane.cluster
-    nodes = Nodes(cluster.server, str(cluster.ca_file), cluster.admin_token, options.connections)
+    nodes = Nodes(cluster.server, str(cluster.ca_file), cluster.admin_token, _CONNECTIONS)
     nodes.start()
     chosen = Options(
         jobs,
@@ -69,7 +73,6 @@ async def _measure(
         options.namespaces,
         options.window,
         options.losses,
-        options.limit,
         options.phases,
         options.hostile,
     )
@@ -114,11 +117,6 @@ def _parse() -> argparse.Namespace:
         help="seconds of the phase hostile, in which one tenant does what it can and which has to be asked "
         "for (--phases start,hostile), default %(default)s",
     )
-    parser.add_argument("--connections", type=int, default=64, help="of all nodes and participants together")
-    parser.add_argument(
-        "--limit", type=float, default=900.0, help="seconds for a start or deletion, default %(default)s"
-    )
-    parser.add_argument("--settle", type=float, default=2.0, help="seconds before the operator is started")
     parser.add_argument("--out", type=Path, help="a folder for jobs.json, jobs.md and the operators' logs")
     return parser.parse_args()
 

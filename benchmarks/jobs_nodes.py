@@ -12,19 +12,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import random
 import secrets
 import ssl
 import time
 from collections import Counter
 from collections.abc import Callable
-from datetime import datetime, timezone
 from typing import Any
 
-import aiohttp
-
+from benchmarks.api_client import ApiClient, Refused
 from benchmarks.k8s import killed, running
+from benchmarks.own_lease import MERGE, OwnLease
 from elasticjob.contract import names
 from elasticjob.contract.endpoint import format_endpoint
 from elasticjob.contract.fields import RecordError
@@ -34,8 +32,6 @@ from elasticjob.contract.round_record import RoundRecord
 from elasticjob.core.participant import AnnounceAgain, Enter, Participant
 
 AGENT = "elasticjob-jobs"
-_MERGE = "application/merge-patch+json"
-_APPLY = "application/apply-patch+yaml"
 _SLIM = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 _WATCH_SECONDS = 7200
 _PAUSE_SECONDS = 0.2
@@ -54,7 +50,7 @@ class Seat:
         self._core = Participant()
         self._wanted = asyncio.Event()
         self._annotations: dict[str, str] = {}
-        self._version = ""
+        self._lease = OwnLease(job.namespace, job.name, name, uid)
         self._renew = 5.0
         self._in_round = self._announces = False
         self.task = asyncio.ensure_future(self._live())
@@ -70,13 +66,13 @@ class Seat:
         self._job.seats.pop(self.uid, None)
         began = time.monotonic()
         path = f"/api/v1/namespaces/{self._job.namespace}/pods/{self.name}/status"
-        await self._nodes.persist("lose", "PATCH", path, {"status": killed()}, _MERGE)
+        await self._nodes.persist("lose", "PATCH", path, {"status": killed()}, MERGE)
         return began
 
     async def _live(self) -> None:
         path = f"/api/v1/namespaces/{self._job.namespace}/pods/{self.name}/status"
         await self._nodes.persist(
-            "run", "PATCH", path, {"status": running(next(self._nodes.addresses))}, _MERGE
+            "run", "PATCH", path, {"status": running(next(self._nodes.addresses))}, MERGE
         )
         if self._job.record is not None:
             self._core.observe(self._job.record)
@@ -128,33 +124,17 @@ class Seat:
         self._wanted.set()
 
     async def _write(self, what: str) -> None:
-        stamp = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        meta: dict[str, Any] = {"annotations": dict(self._annotations)}
-        body: dict[str, Any] = {"metadata": meta, "spec": {"holderIdentity": self.uid, "renewTime": stamp}}
-        path = f"/apis/coordination.k8s.io/v1/namespaces/{self._job.namespace}/leases/{self.name}"
-        query, kind = "?fieldManager=elasticjob", _MERGE
-        if self._version:
-            meta |= {"resourceVersion": self._version, **names.UNTRACKED}
-        else:
-            query, kind = query + "&force=true", _APPLY
-            owner = {"apiVersion": "v1", "kind": "Pod", "name": self.name, "uid": self.uid}
-            meta |= {
-                "name": self.name,
-                "labels": {names.JOB_LABEL: self._job.name},
-                "ownerReferences": [owner],
-            }
-            body |= {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
         announces, self._announces = self._announces, False
-        answer = await self._nodes.persist(what, "PATCH", path + query, body, kind)
+        answer = await self._nodes.persist(what, "PATCH", *self._lease.write(self._annotations))
         if answer is None:
             # Another client has written the Lease, or it is gone: it is taken over, as the handler does.
-            self._version, self._announces = "", self._announces or announces
+            self._lease.version, self._announces = "", self._announces or announces
             await asyncio.sleep(_PAUSE_SECONDS)
             self._wanted.set()
             return
         if announces:
             self.announced_at = time.monotonic()
-        self._version = str(answer["metadata"]["resourceVersion"])
+        self._lease.written(answer)
 
 
 class SeenJob:
@@ -179,15 +159,8 @@ class Nodes:
     """All nodes. `start` opens the watches, `aclose` ends everything."""
 
     def __init__(self, server: str, ca_file: str, token: str, connections: int) -> None:
-        self._server = server
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                ssl=ssl.create_default_context(cafile=ca_file), limit=connections + 3
-            ),
-            headers={"user-agent": AGENT, "authorization": f"Bearer {token}"},
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=30),
-            trust_env=False,
-        )
+        tls = ssl.create_default_context(cafile=ca_file)
+        self._api = ApiClient(server, tls, token, AGENT, connections + 3)
         self._gate = asyncio.Semaphore(connections)
         self.addresses = iter(f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}" for n in range(1, 1 << 24))
         self.jobs: dict[Key, SeenJob] = {}
@@ -224,7 +197,7 @@ class Nodes:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._session.close()
+        await self._api.aclose()
 
     def job(self, key: Key) -> SeenJob:
         """The job of that name, known from now on."""
@@ -237,39 +210,27 @@ class Nodes:
             async with self._gate:
                 self.counts[what] += 1
                 try:
-                    async with self._session.request(
-                        method,
-                        self._server + path,
-                        data=json.dumps(body),
-                        headers={"content-type": kind, "accept": _SLIM},
-                    ) as response:
-                        answer = await response.read()
-                        status = response.status
-                except aiohttp.ClientError:
-                    status, answer = 0, b""
+                    answer, status = await self._api.request(method, path, body, kind, _SLIM), 200
+                except Refused as refused:
+                    status = refused.status
             took = round(1000 * (time.monotonic() - began))
             self.slowest[what] = max(self.slowest[what], took)
-            if 200 <= status < 300:
-                return json.loads(answer)
+            if status == 200:
+                return answer
             self.counts[f"{what}: {status}"] += 1
             if status in (404, 409, 422):
                 return None
             await asyncio.sleep(_PAUSE_SECONDS * random.uniform(0.8, 1.2))
 
     async def _follow(self, path: str, take: Callable[[str, Any], None]) -> None:
-        url = f"{self._server}{path}watch=1&timeoutSeconds={_WATCH_SECONDS}"
         while True:
             # From the present state on: the API server ends a watch that cannot keep up.
-            async with self._session.get(url) as response:
-                rest = b""
-                async for chunk in response.content.iter_any():
-                    *lines, rest = (rest + chunk).split(b"\n")
-                    for line in lines:
-                        event = json.loads(line)
-                        if event["type"] == "ERROR":
-                            self.counts["watch refused"] += 1
-                            break
-                        take(event["type"], event["object"])
+            async with self._api.watch(f"{path}watch=1&timeoutSeconds={_WATCH_SECONDS}") as events:
+                async for event in events:
+                    if event["type"] == "ERROR":
+                        self.counts["watch refused"] += 1
+                        break
+                    take(event["type"], event["object"])
             self.counts["watch ended"] += 1
 
     def _job(self, kind: str, raw: Any) -> None:

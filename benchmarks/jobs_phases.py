@@ -39,6 +39,8 @@ _PAUSE_SECONDS = 0.3
 _AGAIN_SECONDS = 60.0
 """The least time between two losses of a job: earlier, it would wait for its pause."""
 _ROUND_SECONDS = 120.0
+_LIMIT_SECONDS = 900.0
+"""For the start, and for the deletion."""
 _SETTLE_SECONDS = 190.0
 """How long to wait after the deletion: within this time the operator gives memory back."""
 
@@ -47,15 +49,13 @@ Figures = dict[str, Any]
 
 @dataclass(frozen=True)
 class Options:
-    """``window``: seconds of the steady state; ``losses``: one after the other; ``limit``: seconds for the
-    start, and for the deletion."""
+    """``window``: seconds of the steady state; ``losses``: one after the other."""
 
     jobs: int
     pods: int
     namespaces: int
     window: float
     losses: int
-    limit: float
     phases: Sequence[str] = PHASES
     hostile: float = 600.0
     """Seconds."""
@@ -167,14 +167,14 @@ class Run:
             await asyncio.gather(*(self._apply(key) for key in self.keys))
             figures["applied after, s"] = round(time.monotonic() - began, 1)
             while (left := sum(nodes.job(key).trains_after is None for key in self.keys)) and (
-                time.monotonic() - began < options.limit
+                time.monotonic() - began < _LIMIT_SECONDS
             ):
                 await asyncio.sleep(0.1)
                 nodes.check()
                 if time.monotonic() - said > _SAY_SECONDS:
                     said = time.monotonic()
                     say(f"  {said - began:.0f} s: {options.jobs - left} of {options.jobs} train")
-            times = sorted(nodes.job(key).trains_after or options.limit for key in self.keys)
+            times = sorted(nodes.job(key).trains_after or _LIMIT_SECONDS for key in self.keys)
             figures["first, median, last trains after, s"] = [
                 round(times[at], 1) for at in (0, len(times) // 2, -1)
             ]
@@ -186,7 +186,7 @@ class Run:
         figures["requests per job beside its pods"] = round(beside / options.jobs, 1)
         figures["pods replaced"] = sum(max(0, len(job.pods) - options.pods) for job in nodes.jobs.values())
         if left:
-            raise Missed(f"{left} of {options.jobs} jobs do not train after {options.limit:.0f} s")
+            raise Missed(f"{left} of {options.jobs} jobs do not train after {_LIMIT_SECONDS:.0f} s")
 
     async def _apply(self, key: Key) -> None:
         namespace, name = key
@@ -353,7 +353,7 @@ class Run:
                 )
                 assert answer.ok, answer.text
             left: list[str] = []
-            while time.monotonic() - began < self.options.limit:
+            while time.monotonic() - began < _LIMIT_SECONDS:
                 left = await asyncio.to_thread(self._left)
                 if not left:
                     break

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import psutil
 
 from benchmarks.k8s import ControlPlane
+from benchmarks.swarm_messages import SWARM_AGENT
 
 OPERATOR_AGENTS = ("elasticjob-operator", "kopf")
-SWARM_AGENT = "elasticjob-swarm"
 _SUMS = {
     "body_bytes": "apiserver_request_body_size_bytes_sum",
     "watch_bytes": "apiserver_watch_events_sizes_sum",

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+SWARM_AGENT = "elasticjob-swarm"
+"""The user agent of its participants."""
+
 
 @dataclass(frozen=True)
 class SwarmSeat:
@@ -33,16 +36,6 @@ class Passed:
     world_size: int
     round: int
     leader: str
-
-
-@dataclass
-class Traffic:
-    """What a participant has sent to and received from the API server so far, in bytes on the wire (TLS
-    included), and how often a request was refused."""
-
-    sent: int = 0
-    received: int = 0
-    refused: int = 0
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,7 @@ that no other participant shares. A leader serves a real TCPStore and establishe
 own code (`elasticjob.watch.establish`), in a thread; a member passes the barrier by the same operations over
 a client of the same wire protocol (`benchmarks.store_client`).
 
-What differs from a real agent: TLS settings, one event loop and one interpreter are shared by thousands, and
-HTTP is spoken by what they can afford (`benchmarks.swarm_http`); a
+What differs from a real agent: TLS settings, one event loop and one interpreter are shared by thousands; a
 participant listens on the port that it offers, but a TCPStore is put behind it only when it leads (a real
 handler starts one with each announcement, 1 ms each); there are no heartbeats; a record whose text a
 neighbour has just parsed is not parsed again (every machine does that for itself, at the same time).
@@ -18,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import json
 import random
 import secrets
 import socket
@@ -27,13 +25,13 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from typing import Any
-from urllib.parse import urlsplit
 
+from benchmarks.api_client import ApiClient, Refused
+from benchmarks.own_lease import OwnLease
 from benchmarks.store_client import StoreClient, StoreError
-from benchmarks.swarm_http import Answer, Lost, Wire
-from benchmarks.swarm_messages import Passed, SwarmSeat, Traffic
+from benchmarks.swarm_messages import SWARM_AGENT, Passed, SwarmSeat
 from elasticjob.api.errors import Unavailable
 from elasticjob.api.leases import SILENT_WATCH_SECONDS, WATCH_SECONDS
 from elasticjob.contract import names
@@ -66,18 +64,13 @@ class SwarmParticipant:
         self._core = Participant()
         self._news = asyncio.Event()
         self._changed = threading.Condition()
-        server = urlsplit(seat.server)
-        head = (
-            "accept: application/json\r\naccept-encoding: identity\r\nuser-agent: elasticjob-swarm\r\n"
-            f"authorization: Bearer {seat.token}\r\n"
-        )
         # As in the handler the watch holds one connection, and everything else shares another.
-        self._watched, self._asked = (
-            Wire(str(server.hostname), server.port or 443, tls, head) for _ in range(2)
+        self._api = ApiClient(
+            seat.server, tls, seat.token, SWARM_AGENT, connections=2, answer_seconds=ANSWER_SECONDS
         )
+        self._own = OwnLease(seat.namespace, seat.job, seat.pod, seat.uid)
         self._leases = f"/apis/coordination.k8s.io/v1/namespaces/{seat.namespace}/leases"
         self._annotations: dict[str, str] = {}
-        self._version = ""
         self._requested = self._written = 0
         self._written_at = 0.0
         self._wanted = asyncio.Event()
@@ -117,19 +110,9 @@ class SwarmParticipant:
             m.leader_endpoint,
         )
 
-    def traffic(self) -> Traffic:
-        """The traffic on the wire so far."""
-        counts = (self._watched.count(), self._asked.count())
-        return Traffic(sum(sent for sent, _ in counts), sum(got for _, got in counts), self.refused)
-
-    async def close(self) -> None:
-        """End at once, as by kill -9."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._drop_store()
-        self._watched.close()
-        self._asked.close()
+    def traffic(self) -> tuple[int, int]:
+        """Bytes sent to and received from the API server so far, TLS included."""
+        return self._api.count()
 
     # -- joining -------------------------------------------------------------------------------------------
 
@@ -300,13 +283,12 @@ class SwarmParticipant:
     async def _list(self) -> MemberList:
         """The member list, as the handler reads it."""
         try:
-            answer = await self._asked.request(
-                "GET", f"{self._leases}/{names.members_lease(self._seat.job)}", timeout=ANSWER_SECONDS
-            )
-            metadata = json.loads(_good(answer).body)["metadata"]
-        except (_Refused, Lost) as error:
+            answer = await self._api.request("GET", f"{self._leases}/{names.members_lease(self._seat.job)}")
+        except Refused as error:
             raise Unavailable(str(error)) from None
-        return MemberList.parse((metadata.get("annotations") or {}).get(names.MEMBERS_ANNOTATION, ""))
+        return MemberList.parse(
+            (answer["metadata"].get("annotations") or {}).get(names.MEMBERS_ANNOTATION, "")
+        )
 
     def _healthy_seconds(self) -> float:
         return 0.0 if self._healthy_since is None else time.monotonic() - self._healthy_since
@@ -326,24 +308,18 @@ class SwarmParticipant:
         )
 
         async def once() -> None:
-            rest = b""
-            async for part in self._watched.stream(self._leases + query, SILENT_WATCH_SECONDS):
-                if isinstance(part, Answer):
-                    _good(part)
-                    self._healthy_since = self._healthy_since or time.monotonic()
-                    continue
-                *lines, rest = (rest + part).split(b"\n")
-                for line in lines:
-                    self._event(line)
+            async with self._api.watch(self._leases + query, SILENT_WATCH_SECONDS) as events:
+                self._healthy_since = self._healthy_since or time.monotonic()
+                async for event in events:
+                    self._event(event)
 
         while True:
             await self._persist(once)
 
-    def _event(self, line: bytes) -> None:
-        event = json.loads(line) if line else {}
-        if event.get("type") == "ERROR":
-            raise _Refused(str(event["object"].get("message")), 0.0)
-        if event.get("type") not in ("ADDED", "MODIFIED"):
+    def _event(self, event: Any) -> None:
+        if event["type"] == "ERROR":
+            raise Refused(str(event["object"].get("message")))
+        if event["type"] not in ("ADDED", "MODIFIED"):
             return
         text = (event["object"]["metadata"].get("annotations") or {}).get(names.ROUND_ANNOTATION, "")
         with contextlib.suppress(RecordError):
@@ -376,24 +352,7 @@ class SwarmParticipant:
                 self._written, self._written_at = upto, time.monotonic()
 
     async def _write_once(self) -> None:
-        renew = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        metadata: dict[str, Any] = {"annotations": self._annotations}
-        body: dict[str, Any] = {
-            "metadata": metadata,
-            "spec": {"holderIdentity": self._seat.uid, "renewTime": renew},
-        }
-        query, kind = "?fieldManager=elasticjob", "application/merge-patch+json"
-        if self._version:
-            metadata |= {"resourceVersion": self._version, **names.UNTRACKED}
-        else:
-            query, kind = query + "&force=true", "application/apply-patch+yaml"
-            body |= {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
-            owner = {"apiVersion": "v1", "kind": "Pod", "name": self._seat.pod, "uid": self._seat.uid}
-            labels = {names.JOB_LABEL: self._seat.job}
-            metadata |= {"name": self._seat.pod, "labels": labels, "ownerReferences": [owner]}
-        path = f"{self._leases}/{self._seat.pod}{query}"
-        answer = await self._asked.request("PATCH", path, json.dumps(body).encode(), kind, ANSWER_SECONDS)
-        self._version = str(json.loads(_good(answer).body)["metadata"]["resourceVersion"])
+        self._own.written(await self._api.request("PATCH", *self._own.write(self._annotations)))
 
     async def _persist(self, once: Callable[[], Awaitable[None]]) -> None:
         """Try until it works, with the handler's pauses."""
@@ -401,25 +360,9 @@ class SwarmParticipant:
         while True:
             try:
                 await once()
-            except (_Refused, Lost) as error:
+            except Refused as error:
                 self.refused += 1
-                after = error.retry_after if isinstance(error, _Refused) else 0.0
-                await asyncio.sleep(max(pause, after) * random.uniform(0.8, 1.2))
+                await asyncio.sleep(max(pause, error.retry_after) * random.uniform(0.8, 1.2))
                 pause = min(MAX_PAUSE_SECONDS, pause * 2)
             else:
                 return
-
-
-class _Refused(Exception):
-    """The API server's answer was an error."""
-
-    def __init__(self, text: str, retry_after: float) -> None:
-        super().__init__(text)
-        self.retry_after = retry_after
-
-
-def _good(answer: Answer) -> Answer:
-    if answer.status >= 400:
-        text = answer.body[:300].decode(errors="replace")
-        raise _Refused(f"{answer.status}: {text}", float(answer.headers.get("retry-after") or 0))
-    return answer

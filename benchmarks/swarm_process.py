@@ -10,6 +10,7 @@ Commands in, answers out, both pickled:
 from __future__ import annotations
 
 import asyncio
+import asyncio.sslproto
 import gc
 import os
 import ssl
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from benchmarks.swarm_messages import Call, Usage
     from benchmarks.swarm_participant import SwarmParticipant
 
+TLS_BUFFER_BYTES = 4096
+
 
 def main(descriptor: int) -> NoReturn:
     """The process's whole life: obey until the pipe is closed."""
@@ -32,6 +35,8 @@ def main(descriptor: int) -> NoReturn:
     # It lives for one join and its re-joins: what a collector would look through in that time are the other
     # participants, again and again.
     gc.disable()
+    # Each TLS connection of asyncio has a buffer of that size for its life, 256 KB otherwise.
+    asyncio.sslproto.SSLProtocol.max_size = TLS_BUFFER_BYTES
     asyncio.run(_serve(Connection(descriptor)))
     sys.stdout.flush()
     sys.stderr.flush()
@@ -93,9 +98,9 @@ def _usage(participants: list[SwarmParticipant]) -> Usage:
 
     traffic = [one.traffic() for one in participants]
     return Usage(
-        sum(one.sent for one in traffic),
-        sum(one.received for one in traffic),
-        sum(one.refused for one in traffic),
+        sum(sent for sent, _ in traffic),
+        sum(received for _, received in traffic),
+        sum(one.refused for one in participants),
         time.process_time(),
     )
 
