@@ -1,12 +1,16 @@
-"""What must not be there when a job has ended, and when it has been deleted."""
+"""What must not be there when a job has ended, and when it has been deleted; and the logs, which are kept."""
 
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from devcluster.api import ApiClient
+from devcluster.cluster import Cluster
+from devcluster.wait import wait_for
 from elasticjob.contract.names import members_lease, round_lease
 
 _LISTS = {
@@ -17,6 +21,25 @@ _LISTS = {
     "RoleBindings": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",
     "ServiceAccounts": "/api/v1/namespaces/{}/serviceaccounts",
 }
+
+CLEAN_SECONDS = 90.0
+
+
+def stay(find: Callable[[], list[str]], what: str) -> list[str]:
+    """Wait until nothing is found any more; else a sentence that says what is."""
+    try:
+        wait_for(lambda: not find(), CLEAN_SECONDS, what, interval=0.5)
+    except TimeoutError:
+        return [f"{what} are left over: {'; '.join(find())}"]
+    return []
+
+
+def keep_logs(cluster: Cluster, namespace: str, folder: Path) -> None:
+    """The pods' logs go with the cluster: copy them."""
+    for path in (cluster.nodes_dir / "logs").glob(f"{namespace}_*/*/*.log"):
+        kept = folder / "logs" / "-".join(path.relative_to(path.parents[2]).parts)
+        kept.parent.mkdir(exist_ok=True)
+        shutil.copy(path, kept)
 
 
 def processes(namespace: str, folder: Path) -> list[str]:

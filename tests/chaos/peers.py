@@ -7,11 +7,9 @@ I4; the training must be that of the undisturbed run, and the run must end Compl
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
 import os
-import shutil
 import threading
 import time
 import uuid
@@ -25,14 +23,14 @@ import yaml
 
 from devcluster.cluster import Cluster
 from devcluster.nodeagent.client import NodeAgentError
-from devcluster.wait import wait_for
 from elasticjob.contract import names
 from elasticjob.contract.fields import RecordError
 from elasticjob.contract.reports import RoundReport
 from elasticjob.peers.run import RUN_LABEL, STATE_ANNOTATION, round_lease
 from elasticjob.peers.settled import Settled
 from tests.chaos import faults, leftovers
-from tests.chaos.faults import Begun, Heal, Impossible, Kind, Planned, Scene, Settings
+from tests.chaos.faults import Begun, Impossible, Kind, Planned, Scene, Settings
+from tests.chaos.heals import CALM_SECONDS, Heals
 from tests.chaos.kinds import KINDS, may_end_round
 from tests.chaos.timeline import Entry, Timeline
 from tests.chaos.training import Training, compare
@@ -41,9 +39,7 @@ from tests.e2e.job import ENVIRONMENT, ROOT, JobRun
 
 RIGHTS = ROOT / "examples" / "without-an-operator" / "rights.yaml"
 NAME = "chaos"
-START_SECONDS, END_SECONDS, CLEAN_SECONDS = 240.0, 900.0, 90.0
-CALM_SECONDS = 5.0
-HEAL_AGAIN_SECONDS = 2.0
+START_SECONDS, END_SECONDS = 240.0, 900.0
 NETNS = {"devcluster/network": "netns"}
 
 
@@ -290,8 +286,7 @@ class PeerChaos:
         self._scene = PeerScene(
             self.cluster, JobRun(self.cluster, self.namespace, folder, NAME), self._checker
         )
-        self._heals: list[tuple[float, int, Heal]] = []
-        self._healed_at = 0.0
+        self._heals = Heals(self._timeline, self.say)
         self._grant()
         self._maker = PodMaker(self._scene, self._pod(), s.replicas)
         leases = f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases"
@@ -303,8 +298,8 @@ class PeerChaos:
             self._leave_nothing(wrong)
         finally:
             self._watcher.close()
-            self._end_heals()
-            self._keep_logs()
+            self._heals.run_all()
+            leftovers.keep_logs(self.cluster, self.namespace, folder)
             self.say(self._timeline.table())
         if wrong := wrong + self._checker.violations:
             raise PeerChaosError("\n".join([f"seed {s.seed}, see {folder}:", *wrong]))
@@ -376,8 +371,7 @@ class PeerChaos:
         return self._checker.settled is not None and self._checker.settled.closed
 
     def _do(self, one: Planned) -> None:
-        quiet = not self._heals and self._timeline.now() - self._healed_at > CALM_SECONDS
-        calm = quiet and self._checker.calm_seconds() > CALM_SECONDS
+        calm = self._heals.over and self._checker.calm_seconds() > CALM_SECONDS
         entry = self._timeline.fault(one.kind.name, "", calm)
         try:
             begun = one.kind.begin(self._scene, Random(one.seed))
@@ -388,17 +382,14 @@ class PeerChaos:
         well = ", all was well" if calm else ""
         self._timeline.note(f"      done{well}, step {self._training.done()}: {begun.target}")
         if begun.heal is not None:
-            self._heal_later(begun.heal, begun.heal.seconds)
-
-    def _heal_later(self, heal: Heal, seconds: float) -> None:
-        heapq.heappush(self._heals, (self._timeline.now() + seconds, time.monotonic_ns(), heal))
+            self._heals.add(begun.heal)
 
     def _pass_time(self, at: float) -> None:
         """Heal what is due, make pods, stop at the first violation."""
         looked = -math.inf
         while (left := at - self._timeline.now()) > 0:
-            if self._heals and self._heals[0][0] <= self._timeline.now():
-                self._heal()
+            if self._heals.due is not None:
+                self._heals.run(self._heals.take(), calm=False)
             self._stop_if_wrong()
             if self._timeline.now() - looked > 1.0:
                 looked = self._timeline.now()
@@ -420,25 +411,6 @@ class PeerChaos:
         if report.established and report.nonce == settled.state.nonce:
             self._checker.see_established(settled)
 
-    def _heal(self) -> None:
-        heal = heapq.heappop(self._heals)[2]
-        entry = self._timeline.fault(heal.name, "", False)
-        try:
-            heal.run()
-        except Impossible as error:  # the API server may just be starting
-            self._timeline.skip(entry, f"tried again: {error}")
-            self._heal_later(heal, HEAL_AGAIN_SECONDS)
-        self._healed_at = self._timeline.now()
-
-    def _end_heals(self) -> None:
-        """After a failure: let nothing stay frozen or cut."""
-        for _, _, heal in self._heals:
-            try:
-                heal.run()
-            except Exception as error:  # noqa: BLE001 - the first failure is the one to be shown
-                self.say(f"{heal.name}: {error}")
-        self._heals = []
-
     def _until(self, done: Callable[[], bool], seconds: float, what: str) -> None:
         deadline = self._timeline.now() + seconds
         while not done():
@@ -454,24 +426,11 @@ class PeerChaos:
     def _leave_nothing(self, wrong: list[str]) -> None:
         """No process is left when the run is over, and no Lease but the run's own without its pods."""
         api, namespace, folder = self.cluster.api, self.namespace, self._training.folder
-        self._empty(wrong, lambda: leftovers.processes(namespace, folder), "processes")
+        wrong += leftovers.stay(lambda: leftovers.processes(namespace, folder), "processes")
         self.cluster.kubectl("-n", namespace, "delete", "pods", "-l", f"{RUN_LABEL}={NAME}", "--force")
 
         def leases() -> list[str]:
             found = leftovers.leases_of_nobody(api, namespace, "")
             return [name for name in found if name != round_lease(NAME)]
 
-        self._empty(wrong, leases, "Leases of nobody")
-
-    def _empty(self, wrong: list[str], find: Callable[[], list[str]], what: str) -> None:
-        try:
-            wait_for(lambda: not find(), CLEAN_SECONDS, what, interval=0.5)
-        except TimeoutError:
-            wrong.append(f"{what} are left over: {'; '.join(find())}")
-
-    def _keep_logs(self) -> None:
-        """The pods' logs go with the cluster: copy them."""
-        for path in (self.cluster.nodes_dir / "logs").glob(f"{self.namespace}_*/*/*.log"):
-            kept = self.settings.folder / "logs" / "-".join(path.relative_to(path.parents[2]).parts)
-            kept.parent.mkdir(exist_ok=True)
-            shutil.copy(path, kept)
+        wrong += leftovers.stay(leases, "Leases of nobody")

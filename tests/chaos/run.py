@@ -7,7 +7,6 @@ and nothing is left over. Everything that explains a failure is in the run's fol
 from __future__ import annotations
 
 import argparse
-import heapq
 import json
 import math
 import os
@@ -18,7 +17,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -34,6 +33,7 @@ from elasticjob_operator.plan.state.evidence import APPLICATION, INFRASTRUCTURE
 from tests.chaos import faults, kinds, leftovers, peers, planned
 from tests.chaos.checker import Checker
 from tests.chaos.faults import Heal, Impossible, Kind, Planned, Scene, Settings
+from tests.chaos.heals import CALM_SECONDS, Heals
 from tests.chaos.timeline import Timeline
 from tests.chaos.training import Training, compare, redone_after
 from tests.chaos.watcher import Sight, Watcher
@@ -41,12 +41,8 @@ from tests.e2e.job import ROOT, JobRun, Operator
 
 START_SECONDS = 180.0
 END_SECONDS = 900.0
-CLEAN_SECONDS = 90.0
 LEASE_SECONDS = 60.0
 """For how long the round Lease may differ from the status; no fault keeps the operator away so long."""
-HEAL_AGAIN_SECONDS = 2.0
-CALM_SECONDS = 5.0
-"""For how long all must have been well before a fault that may end no round is blamed for one that ends."""
 CHANGE_SECONDS = 90.0
 """After a planned change all is not well until its round has ended, for at most so long: a notice may be
 taken back before it was acted on."""
@@ -85,8 +81,7 @@ class Chaos:
         self._checker = Checker(
             self._timeline, lambda: self._training.finished, lambda name: kinds.may_end_round(name)
         )
-        self._heals: list[tuple[float, int, Heal]] = []
-        self._healed_at = 0.0
+        self._heals = Heals(self._timeline, self.say)
         self._change: tuple[int, float] = (0, -math.inf)
         job = JobRun(self.cluster, self.namespace, self._training.folder)
         operator = Operator(self.cluster, self.namespace, folder / "operator.log")
@@ -103,9 +98,9 @@ class Chaos:
         finally:
             for watcher in self._watchers:
                 watcher.close()
-            self._end_heals()
+            self._heals.run_all()
             operator.stop()
-            self._keep_logs()
+            leftovers.keep_logs(self.cluster, self.namespace, folder)
             self.say(self._timeline.table())
         self.wrong += self._checker.violations
         if self.wrong:
@@ -219,12 +214,10 @@ class Chaos:
         well = ", all was well" if calm else ""
         self._timeline.note(f"      done{well}, step {self._training.done()}: {begun.target}")
         if begun.heal is not None:
-            at = self._timeline.now() + begun.heal.seconds
-            heapq.heappush(self._heals, (at, time.monotonic_ns(), begun.heal))
+            self._heals.add(begun.heal)
 
     def _calm(self) -> bool:
-        quiet = not self._heals and self._timeline.now() - self._healed_at > CALM_SECONDS
-        return quiet and self._changed() and self._checker.calm_seconds() > CALM_SECONDS
+        return self._heals.over and self._changed() and self._checker.calm_seconds() > CALM_SECONDS
 
     def _changed(self) -> bool:
         """Whether the last planned change has ended its round."""
@@ -246,37 +239,21 @@ class Chaos:
     def _wait_until(self, at: float) -> None:
         """Let time pass, heal what is due, stop at the first violation."""
         while (left := at - self._timeline.now()) > 0:
-            if self._heals and self._heals[0][0] <= self._timeline.now() and self._may_heal():
+            if (heal := self._heals.due) is not None and self._may_heal(heal):
                 self._heal()
             self._stop_if_wrong()
             time.sleep(min(0.1, left))
 
-    def _may_heal(self) -> bool:
+    def _may_heal(self, heal: Heal) -> bool:
         """Among planned changes alone, a job that is to grow again must be able to drain for it."""
-        grows = self._heals[0][2].name == planned.SCALED_UP
+        grows = heal.name == planned.SCALED_UP
         return not (self.settings.gentle and grows) or (self._changed() and self._takes_part() > 0)
 
     def _heal(self) -> None:
-        _, _, heal = heapq.heappop(self._heals)
+        heal = self._heals.take()
         if heal.name == planned.SCALED_UP:
             self._change = (self._checker.status.current_round.number, self._timeline.now())
-        entry = self._timeline.fault(heal.name, "", self._calm())
-        try:
-            heal.run()
-        except Impossible as error:  # the API server may just be starting
-            self._timeline.skip(entry, f"tried again: {error}")
-            again = replace(heal, seconds=HEAL_AGAIN_SECONDS)
-            heapq.heappush(self._heals, (self._timeline.now() + again.seconds, time.monotonic_ns(), again))
-        self._healed_at = self._timeline.now()
-
-    def _end_heals(self) -> None:
-        """After a failure: let nothing stay frozen or cut."""
-        while self._heals:
-            _, _, heal = heapq.heappop(self._heals)
-            try:
-                heal.run()
-            except Exception as error:  # noqa: BLE001 - the first failure is the one to be shown
-                self.say(f"{heal.name}: {error}")
+        self._heals.run(heal, self._calm())
 
     def _wait(self, predicate: Callable[[], bool], seconds: float, what: str) -> None:
         def done() -> bool:
@@ -314,10 +291,7 @@ class Chaos:
         )
 
     def _empty(self, find: Callable[[], list[str]], what: str) -> None:
-        try:
-            wait_for(lambda: not find(), CLEAN_SECONDS, what, interval=0.5)
-        except TimeoutError:
-            self.wrong.append(f"{what} are left over: {'; '.join(find())}")
+        self.wrong += leftovers.stay(find, what)
 
     def _watch(self, job: JobRun) -> list[Watcher]:
         """Follow the ElasticJob and the round Lease; every version is kept in the folder."""
@@ -340,13 +314,6 @@ class Chaos:
             Watcher(self.cluster, jobs, job.name, keeping(self._checker.see_job)),
             Watcher(self.cluster, leases, round_lease(job.name), keeping(self._checker.see_lease)),
         ]
-
-    def _keep_logs(self) -> None:
-        """The pods' logs go with the cluster: copy them."""
-        for path in (self.cluster.nodes_dir / "logs").glob(f"{self.namespace}_*/*/*.log"):
-            kept = self.settings.folder / "logs" / "-".join(path.relative_to(path.parents[2]).parts)
-            kept.parent.mkdir(exist_ok=True)
-            shutil.copy(path, kept)
 
 
 def usable(wanted: Sequence[Kind] = kinds.KINDS) -> list[Kind]:

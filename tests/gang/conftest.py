@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from devcluster.build import chosen_kubernetes
 from devcluster.cluster import Cluster
 from devcluster.commands import Options, with_pod_groups
-from tests import operator_account
-from tests.chart.helm import Helm, objects
+from tests.chart import added_rights
 from tests.e2e.job import Operator
 from tests.gang.placed_job import PlacedJob
 
 ON = {"gangScheduling": {"kubernetes": True}}
 """The chart's value."""
-_RIGHTS = ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 
 
 @pytest.fixture(scope="session")
@@ -31,10 +27,7 @@ def devcluster_options() -> Options:
 @pytest.fixture(scope="session")
 def rights_given(installed: Cluster, tmp_path_factory: pytest.TempPathFactory) -> None:
     """What the chart's value adds to the operator's account."""
-    operator_account.config(installed)
-    rendered = objects(Helm(tmp_path_factory.mktemp("helm")).template(ON))
-    given = [one for one in rendered if one["kind"] in _RIGHTS and not _is_hook(one)]
-    installed.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(given))
+    added_rights.give(installed, ON, tmp_path_factory.mktemp("helm"))
 
 
 @pytest.fixture
@@ -64,7 +57,3 @@ def job(operator: Operator, installed: Cluster, namespace: str) -> Iterator[Call
     for one in made:
         one.kubectl("delete", "elasticjob", one.name, "--ignore-not-found")
         one.no_pods()
-
-
-def _is_hook(one: dict[str, Any]) -> bool:
-    return "helm.sh/hook" in (one["metadata"].get("annotations") or {})

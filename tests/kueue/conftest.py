@@ -6,19 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from devcluster.cluster import Cluster
 from devcluster.kueue import Kueue
-from tests import operator_account
-from tests.chart.helm import Helm, objects
+from tests.chart import added_rights
 from tests.e2e.job import JobRun, Operator
 from tests.integration.lifecycle_job import PlayedJob
 from tests.kueue.stage import Stage
 
 ON = {"kueue": {"enabled": True}}
 """The chart's value."""
-_RIGHTS = ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,10 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session")
 def kueue(installed: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Kueue:
     """Kueue's manager, and the operator's account with the rights to use it."""
-    operator_account.config(installed)
-    rendered = objects(Helm(tmp_path_factory.mktemp("helm")).template(ON))
-    given = [one for one in rendered if one["kind"] in _RIGHTS and "helm.sh/hook" not in _annotations(one)]
-    installed.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(given))
+    added_rights.give(installed, ON, tmp_path_factory.mktemp("helm"))
     running = Kueue(installed)
     running.start()
     return running
@@ -75,9 +69,3 @@ def played(stage: Stage, installed: Cluster, namespace: str) -> PlayedJob:
     """A job not yet applied, whose participants the test plays."""
     del stage
     return PlayedJob(installed, namespace)
-
-
-def _annotations(one: dict[str, object]) -> dict[str, object]:
-    meta = one["metadata"]
-    assert isinstance(meta, dict)
-    return meta.get("annotations") or {}

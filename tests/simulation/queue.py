@@ -365,17 +365,13 @@ class Judge:
 
     def _lasts(self, what: str, wrong: bool, limit: float, text: str) -> None:
         now, pace = self._world.kernel.now, self._world.oracle.pace
-        if not wrong or self._world.job is None or not (self._world.watched() and self._decides()):
+        held = self._world.traits.holds_pods or not self._world.watched()
+        if not wrong or self._world.job is None or held:
             self._since.pop(what, None)
             return
         since = max(self._since.setdefault(what, now), pace.last_fault())
         if now - since > limit:
             raise Violation("Quota", text)
-
-    def _decides(self) -> bool:
-        """Whether what the operator decides can be written: the status comes before all that it does."""
-        failing = self._world.traits.failing
-        return failing is None or failing.what not in ("status", "delete")
 
     def rest(self) -> None:
         """When all is calm as much quota is used as there are pods, and nothing is on its way."""

@@ -125,8 +125,7 @@ def _settle_suspended(w: World) -> None:
     """A suspended job has no pods and no round; then it is resumed."""
     w.kernel.run(SUSPEND_SECONDS)
     alive, status = w.running(), w.status
-    held = w.traits.failing is not None and w.traits.failing.what in ("delete", "status")
-    if not status.finished and not held:
+    if not status.finished and not w.traits.holds_pods:
         if any(not a.hangs for a in alive) or status.current_round.phase == "Active":
             text = f"suspended, round {status.current_round.number} is {status.current_round.phase}"
             raise Violation("Suspension", f"{text}, {[a.name for a in alive]} still run")

@@ -107,6 +107,11 @@ class Traits:
     racks: bool = False
     queue: bool = False
 
+    @property
+    def holds_pods(self) -> bool:
+        """Whether pods stay that should go: their deletion fails, or the status does, which comes first."""
+        return self.failing is not None and self.failing.what in ("delete", "status")
+
 
 _SIZES = (Sizes((1, 2, 4)), Sizes((1, 3)), Sizes((2, 5)), Sizes(multiple=2), Sizes(multiple=3))
 

@@ -15,7 +15,7 @@ from elasticjob_operator.plan.state.pass_state import Pass
 
 def held(p: Pass) -> list[Pod]:
     """The pods that wait for others, without which the scheduler does not look at them."""
-    gathered = [pod for pod in p.observed.pods if p.alive(pod) and _is_gathered(p, pod)]
+    gathered = _gathered(p)
     return [pod for pod in gathered if _is_pending(pod)] if len(gathered) < _minimum(p) else []
 
 
@@ -28,16 +28,17 @@ def outgrown(p: Pass) -> list[Pod]:
     """Pods without a node in a group that gathers more pods than the job now needs, and cannot be changed."""
     if p.observed.fixed_gang is None or p.observed.fixed_gang <= p.job.spec.least:
         return []
-    gathered = [pod for pod in p.observed.pods if p.alive(pod) and _is_gathered(p, pod)]
-    return [pod for pod in gathered if not (pod.node or pod.running)]
+    return [pod for pod in _gathered(p) if not (pod.node or pod.running)]
 
 
 def _minimum(p: Pass) -> int:
     return p.job.spec.least if p.observed.fixed_gang is None else p.observed.fixed_gang
 
 
-def _is_gathered(p: Pass, pod: Pod) -> bool:
-    return bool(pod.group) and p.job.spec.gang_scheduling != GangScheduling.NONE
+def _gathered(p: Pass) -> list[Pod]:
+    if p.job.spec.gang_scheduling == GangScheduling.NONE:
+        return []
+    return [pod for pod in p.observed.pods if pod.group and p.alive(pod)]
 
 
 def _is_pending(pod: Pod) -> bool:

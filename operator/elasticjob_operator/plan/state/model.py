@@ -96,7 +96,7 @@ class NetworkPolicy(StrEnum):
 
 
 class GangScheduling(StrEnum):
-    """Whose PodGroup the job's first pods are placed by: all without which it does not train, or none."""
+    """Who places as many pods together as the job does not train without."""
 
     NONE = "None"
     KUBERNETES = "Kubernetes"
