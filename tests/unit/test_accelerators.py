@@ -7,13 +7,44 @@ from typing import Any
 
 import pytest
 
+from elasticjob.contract.devices import Claims
 from elasticjob_operator.plan.state.model import Job, JobSpec
-from elasticjob_operator.plan.template.accelerators import (
-    Claims,
-    claim_templates,
-    nproc_per_node,
-    uncounted,
-)
+from elasticjob_operator.plan.template.accelerators import claim_templates, nproc_per_node, uncounted
+
+RESOURCES = [
+    ("nvidia.com/gpu", 8, "gpu", False),
+    ("nvidia.com/gpu", "1", "gpu", False),
+    ("nvidia.com/gpu", "8e0", "gpu", False),
+    ("nvidia.com/gpu", "1k", "gpu", False),
+    ("nvidia.com/gpu", 0, "1", False),
+    ("nvidia.com/gpu", "0", "1", False),
+    ("nvidia.com/gpu", "0.0", "1", False),
+    ("nvidia.com/gpu", "0k", "1", False),
+    ("amd.com/gpu", 0, "1", False),
+    ("amd.com/gpu", 2, "gpu", False),
+    ("nvidia.com/mig-1g.5gb", 1, "gpu", False),
+    ("nvidia.com/mig-1g.5gb", 0, "1", False),
+    ("nvidia.com/mig-1g.5gb.shared", 1, "gpu", False),
+    ("nvidia.com/gpu.shared", 2, "gpu", False),
+    ("nvidia.com/gpu.shared", 0, "1", False),
+    ("deviceclass.resource.kubernetes.io/gpu.nvidia.com", 2, "gpu", False),
+    ("deviceclass.resource.kubernetes.io/a100", 2, "1", True),
+    ("nvidia.com/a100", 2, "1", True),
+    ("nvidia.com/gpumem", 3000, "1", True),
+    ("amd.com/cpx_nps4", 1, "1", True),
+    ("gpu.intel.com/i915", 1, "1", True),
+    ("gpu.intel.com/xe", 0, "1", False),
+    ("habana.ai/gaudi", 8, "1", True),
+    ("aws.amazon.com/neuron", 1, "1", True),
+    ("google.com/tpu", 4, "1", True),
+    ("huawei.com/Ascend910", 8, "1", True),
+    ("volcano.sh/vgpu-number", 1, "1", True),
+    ("rdma/hca", 1, "1", False),
+    ("nvidia.com/hostdev", 8, "1", False),
+    ("vpc.amazonaws.com/efa", 4, "1", False),
+    ("cpu", 8, "1", False),
+]
+"""A resource, its quantity, the workers in each pod, and whether a sentence says that it is not counted."""
 
 
 def a_job(nproc: str | None = None, claims: list[Mapping[str, Any]] | None = None, **container: Any) -> Job:
@@ -29,42 +60,7 @@ def nproc(job: Job, claims: Claims | None = None) -> str:
 
 
 @pytest.mark.parametrize("where", ["limits", "requests"])
-@pytest.mark.parametrize(
-    ("resource", "quantity", "expected", "said"),
-    [
-        ("nvidia.com/gpu", 8, "gpu", False),
-        ("nvidia.com/gpu", "1", "gpu", False),
-        ("nvidia.com/gpu", "8e0", "gpu", False),
-        ("nvidia.com/gpu", "1k", "gpu", False),
-        ("nvidia.com/gpu", 0, "1", False),
-        ("nvidia.com/gpu", "0", "1", False),
-        ("nvidia.com/gpu", "0.0", "1", False),
-        ("nvidia.com/gpu", "0k", "1", False),
-        ("amd.com/gpu", 0, "1", False),
-        ("amd.com/gpu", 2, "gpu", False),
-        ("nvidia.com/mig-1g.5gb", 1, "gpu", False),
-        ("nvidia.com/mig-1g.5gb", 0, "1", False),
-        ("nvidia.com/mig-1g.5gb.shared", 1, "gpu", False),
-        ("nvidia.com/gpu.shared", 2, "gpu", False),
-        ("nvidia.com/gpu.shared", 0, "1", False),
-        ("deviceclass.resource.kubernetes.io/gpu.nvidia.com", 2, "gpu", False),
-        ("deviceclass.resource.kubernetes.io/a100", 2, "1", True),
-        ("nvidia.com/a100", 2, "1", True),
-        ("nvidia.com/gpumem", 3000, "1", True),
-        ("amd.com/cpx_nps4", 1, "1", True),
-        ("gpu.intel.com/i915", 1, "1", True),
-        ("gpu.intel.com/xe", 0, "1", False),
-        ("habana.ai/gaudi", 8, "1", True),
-        ("aws.amazon.com/neuron", 1, "1", True),
-        ("google.com/tpu", 4, "1", True),
-        ("huawei.com/Ascend910", 8, "1", True),
-        ("volcano.sh/vgpu-number", 1, "1", True),
-        ("rdma/hca", 1, "1", False),
-        ("nvidia.com/hostdev", 8, "1", False),
-        ("vpc.amazonaws.com/efa", 4, "1", False),
-        ("cpu", 8, "1", False),
-    ],
-)
+@pytest.mark.parametrize(("resource", "quantity", "expected", "said"), RESOURCES)
 def test_a_resource_counts_by_its_quantity(
     resource: str, quantity: object, expected: str, said: bool, where: str
 ) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from devcluster.nodeagent.env import PodFacts, Sources, command_line, container_env
+from elasticjob.contract.quantity import parse
 from elasticjob_operator.act.injection import EARLY_DIR, HANDLER_DIR, VOLUME, HandlerImage
 from elasticjob_operator.act.template import path_warnings, pod_of
 from elasticjob_operator.plan.state.model import Job, JobSpec
-from elasticjob_operator.plan.template.quantity import parse
 from tests.unit.test_template import RICH, simple
 
 IMAGE = HandlerImage("handler:1")

@@ -10,8 +10,9 @@ import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from elasticjob.contract.devices import Device, devices
 from elasticjob.contract.launch_command import Judgement, environment, judge
-from elasticjob_client import digits
+from elasticjob.contract.text import listed
 from elasticjob_client.explain import lenient_template, unscheduled
 from elasticjob_client.explain.checks import Check
 from elasticjob_client.pods import Pod
@@ -23,7 +24,6 @@ OLDEST_PYTHON = (3, 10)
 OLDEST_TORCH = (2, 4)
 ENTRY_POINT_TORCH = (2, 5)
 """The first torch that finds backends by their metadata."""
-GPUS = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/xe", "gpu.intel.com/i915")
 _DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 _OWN_RUN = "elasticjob.run"
 _PYTHON_VERSION = re.compile(r"(?:python[-:]?|py)(3)\.?(\d{1,3})(?!\d)")
@@ -62,13 +62,15 @@ def checks(job: ElasticJob, pods: Sequence[Pod] | None, logs: Sequence[str] = ()
             f"`elasticjob status {job.name}` shows which have joined; what they need: docs/use/own-pods.md"
         )
         return [_check("template", "unknown", text, advice)]
-    container = training_container(lenient_template.template(template))
+    whole = lenient_template.template(template)
+    container = training_container(whole)
     joined = job.status is not None and bool(job.status.participants or job.status.round_history)
     return [
         _command(job, container, joined),
         *_versions(container, joined),
         _handler(job, joined, logs),
-        *_resources(job, container),
+        _resources(container),
+        *_processes(job, whole, container),
         *_images(container, pods, joined),
         *_waiting(job, pods or ()),
     ]
@@ -181,28 +183,45 @@ def _handler(job: ElasticJob, joined: bool, logs: Sequence[str]) -> Check:
     )
 
 
-def _resources(job: ElasticJob, container: dict[str, Any]) -> list[Check]:
+def _resources(container: dict[str, Any]) -> Check:
     asked = container.get("resources") or {}
-    limits, requests = asked.get("limits") or {}, asked.get("requests") or {}
-    whole = {**limits, **requests}
-    gpus = next((one for name in GPUS if (one := digits.whole(str(limits.get(name, ""))))), 0)
-    processes = job.spec.nproc_per_node
-    found = [_check("resources", "ok", ", ".join(f"{name} {value}" for name, value in sorted(whole.items())))]
+    whole = {**(asked.get("limits") or {}), **(asked.get("requests") or {})}
     if not whole:
         advice = "set resources.requests of cpu and memory: a pod without is evicted first"
-        found = [_check("resources", "unknown", "the training container asks for none", advice)]
-    if isinstance(processes, int) and gpus and processes > gpus:
-        text = f"{processes} processes (nprocPerNode) for {gpus} GPU{'s' if gpus > 1 else ''} in each pod"
-        found.append(_check("processes", "failed", text, f"set nprocPerNode: {gpus}, or gpu"))
-    elif processes == "gpu" and not gpus:
+        return _check("resources", "unknown", "the training container asks for none", advice)
+    return _check("resources", "ok", ", ".join(f"{name} {value}" for name, value in sorted(whole.items())))
+
+
+def _processes(job: ElasticJob, template: dict[str, Any], container: dict[str, Any]) -> list[Check]:
+    """Whether nprocPerNode fits the devices that the container asks for, as far as they can be counted."""
+    processes = job.spec.nproc_per_node
+    found = list(devices(template, container, {}))
+    if processes == "gpu":
+        return _one_for_each_gpu(found)
+    if not isinstance(processes, int) or not found or any(not one.counted for one in found):
+        return []
+    numbers = [one.number for one in found if one.number is not None]
+    gpus = sum(numbers)
+    if len(numbers) < len(found) or processes == gpus:
+        return []
+    text = (
+        f"{processes} process{'es' * (processes != 1)} (nprocPerNode) for {gpus} GPU{'s' * (gpus != 1)} in "
+        "each pod"
+    )
+    if processes > gpus:
+        return [_check("processes", "failed", text, f"set nprocPerNode: {gpus}, or gpu")]
+    return [_check("processes", "unknown", text, "set nprocPerNode: gpu for one on each GPU")]
+
+
+def _one_for_each_gpu(found: Sequence[Device]) -> list[Check]:
+    if any(one.counted for one in found):
+        return []
+    if not found:
         text = "nprocPerNode: gpu, and the training container has no GPU in its limits"
-        found.append(_check("processes", "failed", text, f"set resources.limits, such as {GPUS[0]}: 1"))
-    elif isinstance(processes, int) and gpus and processes < gpus:
-        text = (
-            f"{processes} process{'es' if processes > 1 else ''} (nprocPerNode) for {gpus} GPUs in each pod"
-        )
-        found.append(_check("processes", "unknown", text, "set nprocPerNode: gpu for one on each GPU"))
-    return found
+        return [_check("processes", "failed", text, "set resources.limits, such as nvidia.com/gpu: 1")]
+    text = f"nprocPerNode: gpu, and whether torch counts {listed([one.name for one in found])} is not known"
+    advice = "if pods end with `Cuda is not available`, set nprocPerNode to the number of devices in a pod"
+    return [_check("processes", "unknown", text, advice)]
 
 
 def _images(container: dict[str, Any], pods: Sequence[Pod] | None, joined: bool) -> list[Check]:

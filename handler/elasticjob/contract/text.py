@@ -7,6 +7,7 @@ or control a terminal, and characters that change the direction of writing could
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 _TOKEN = re.compile(r"[!-~]+")
 _OWN_NEWS = re.compile(r"\S+ \S+ elasticjob [DI] ")
@@ -25,6 +26,12 @@ def one_line(text: str, limit: int) -> str:
         return text
     head = text[: 4 * limit]
     return " ".join("".join(c if c.isprintable() else " " for c in head).split())[:limit]
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a sentence: three of them, and how many more there are."""
+    more = len(names) - 3
+    return ", ".join(names[:3]) + (f" and {more} more" if more > 0 else "")
 
 
 def last_words(text: str, limit: int) -> str:

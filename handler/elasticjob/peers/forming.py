@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from elasticjob.contract.participant_record import AnnouncedState
+from elasticjob.contract.text import listed
 from elasticjob.peers.pacing import pause_seconds
 from elasticjob.peers.settled import FORMING_RENEW, RUNNING_RENEW, Settled
 from elasticjob.peers.sight import Peer, Sight
 from elasticjob.peers.waiting import PeerWait
-from elasticjob.rounds.candidates import Expected, FormRound, listed
+from elasticjob.rounds.candidates import Expected, FormRound
 from elasticjob.rounds.causes import PLANNED
 from elasticjob.rounds.formation import expect_members, form, last_call, published
 from elasticjob.rounds.judgement import judge

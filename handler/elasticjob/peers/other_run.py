@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from elasticjob.contract.text import listed
 from elasticjob.peers.round_lease import Identity
 from elasticjob.peers.settled import Settled
 from elasticjob.peers.sight import Sight
-from elasticjob.rounds.candidates import listed
 
 
 @dataclass(frozen=True)

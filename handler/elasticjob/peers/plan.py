@@ -13,12 +13,12 @@ from functools import partial
 from elasticjob.contract.participant_record import AnnouncedState
 from elasticjob.contract.reports import FailureReport
 from elasticjob.contract.round_record import Outcome, Phase
+from elasticjob.contract.text import listed
 from elasticjob.peers.forming import form_round, joined
 from elasticjob.peers.pacing import MOST_EARLY_ENDS, early_ends
 from elasticjob.peers.settled import Settled, leave_out
 from elasticjob.peers.sight import Peer, Sight
 from elasticjob.peers.waiting import PeerWait
-from elasticjob.rounds.candidates import listed
 from elasticjob.rounds.causes import PLANNED, Cause, better
 from elasticjob.rounds.establishment import take_established
 from elasticjob.rounds.formation import ended

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from elasticjob.contract.text import counted
+from elasticjob.contract.text import counted, listed
 from elasticjob.rounds.ranks import Candidate, assign_ranks
 from elasticjob.rounds.sizes import ANY, Sizes
 from elasticjob.rounds.topology import Domains
@@ -107,12 +107,6 @@ def _with_a_place(candidates: Iterable[Candidate], held: Iterable[Expected], siz
     """The ``held`` ones that would be members if all of them joined now."""
     coming = {Candidate("", e.name, None, e.last_group_rank, True, e.domains): e for e in held}
     return [coming[c] for c in assign_ranks((*candidates, *coming), size) if c in coming]
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names in a sentence: three of them, and how many more there are."""
-    more = len(names) - 3
-    return ", ".join(names[:3]) + (f" and {more} more" if more > 0 else "")
 
 
 def _names(expected: Sequence[Expected]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from elasticjob.rounds.candidates import listed
+from elasticjob.contract.text import listed
 from elasticjob.rounds.causes import CHARGED_ONCE, CUT_OFF, Cause
 from elasticjob.rounds.reports import suspect_leader
 from elasticjob.rounds.state import Finding, MemberState, RoundState, RoundView

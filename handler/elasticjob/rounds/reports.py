@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from elasticjob.contract.participant_record import LEADER_RENEW_SECONDS
 from elasticjob.contract.reports import RoundReport
-from elasticjob.rounds.candidates import listed
+from elasticjob.contract.text import listed
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.state import GONE, Finding, Member, MemberState, RoundView, UnreachableReport
 from elasticjob.rounds.waits import RoundWait

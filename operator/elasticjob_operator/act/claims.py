@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from elasticjob.contract.devices import Requests
 from elasticjob_operator.act.job_state import PodState
 from elasticjob_operator.observe.client import Api
 from elasticjob_operator.observe.errors import Forbidden, NotFound
 from elasticjob_operator.plan.state.model import Job
-from elasticjob_operator.plan.template.accelerators import Requests, claim_templates
+from elasticjob_operator.plan.template.accelerators import claim_templates
 
 _VERSIONS = ("v1", "v1beta1")
 """Versions of resource.k8s.io, since Kubernetes 1.34 and 1.32."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-from elasticjob_operator.plan.template.quantity import parse
+from elasticjob.contract.quantity import parse
 
 ALL = ("cpu", "memory", "ephemeral-storage")
 """What a LimitRange may demand of every container."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from elasticjob.contract.devices import Claims
 from elasticjob.rounds.waits import Wait, WaitKey
 from elasticjob_operator.act.owned import Contents
 from elasticjob_operator.act.owned_kinds import KINDS, RIGHTS
@@ -18,7 +19,6 @@ from elasticjob_operator.act.write_backoff import WriteBackoff
 from elasticjob_operator.observe.packed_template import PackedTemplate
 from elasticjob_operator.plan.state.model import WAIT_RENEW_SECONDS, Target
 from elasticjob_operator.plan.state.status_size import MAX_STATUS_BYTES
-from elasticjob_operator.plan.template.accelerators import Claims
 
 _LAST_RENEWAL = 2.0
 """Renewal intervals after which the last renewal has come that was due by the old one, with jitter."""

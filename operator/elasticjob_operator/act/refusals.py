@@ -8,9 +8,9 @@ from decimal import Decimal
 from functools import partial
 from typing import Any
 
-from elasticjob.rounds.candidates import listed
+from elasticjob.contract.quantity import parse
+from elasticjob.contract.text import listed
 from elasticjob_operator.plan.template.containers import HANDLER_CONTAINER
-from elasticjob_operator.plan.template.quantity import parse
 
 _SAID = r"(?:minimum|maximum) (\S+) usage per Container is"
 _USAGE = re.compile(rf"{_SAID} [^,]+, but (request|limit) is ([^\s,.\]]+(?:\.\d+)?)")

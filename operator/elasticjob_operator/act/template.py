@@ -14,6 +14,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+from elasticjob.contract.devices import Claims
 from elasticjob.contract.names import (
     API_VERSION,
     ATTEMPT_LABEL,
@@ -35,7 +36,6 @@ from elasticjob.contract.names import (
 from elasticjob_operator.act import injection, pre_stop
 from elasticjob_operator.plan.state.model import CopySpread, Job
 from elasticjob_operator.plan.template import accelerators, torchrun_flags
-from elasticjob_operator.plan.template.accelerators import Claims
 from elasticjob_operator.plan.template.containers import (
     DEFAULT_CONTAINER_ANNOTATION,
     training_container,

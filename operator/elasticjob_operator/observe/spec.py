@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from elasticjob.contract import quantity
 from elasticjob.contract.limits import Limits
 from elasticjob.rounds.sizes import Sizes
 from elasticjob_operator.observe.fields import version_of
@@ -36,7 +37,6 @@ from elasticjob_operator.plan.state.model import (
 from elasticjob_operator.plan.state.sized import sized
 from elasticjob_operator.plan.state.status import JobStatus
 from elasticjob_operator.plan.state.status_json import VERSION, StatusTooNewError
-from elasticjob_operator.plan.template import quantity
 
 MANAGER = "elasticjob.dev/operator"
 ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"

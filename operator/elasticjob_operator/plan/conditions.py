@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from elasticjob.contract.names import slot_and_attempt
-from elasticjob.contract.text import counted, one_line
-from elasticjob.rounds.candidates import listed
+from elasticjob.contract.text import counted, listed, one_line
 from elasticjob_operator.plan import lifecycle
 from elasticjob_operator.plan.changes import deletion, draining, scaling, suspension
 from elasticjob_operator.plan.losses import unheard

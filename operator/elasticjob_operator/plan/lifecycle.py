@@ -12,8 +12,7 @@ from datetime import datetime, timedelta
 
 from elasticjob.contract.participant_record import AnnouncedState
 from elasticjob.contract.round_record import Outcome, Phase
-from elasticjob.contract.text import counted
-from elasticjob.rounds.candidates import listed
+from elasticjob.contract.text import counted, listed
 from elasticjob.rounds.causes import PLANNED
 from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan.changes import draining

@@ -23,11 +23,13 @@ LONGEST = 2_000
 WORDS = (
     "torchrun", "sh", "-c", "python3", "-m", "torch.distributed.run", "PYTHONPATH=", "--nnodes", "=", "",
     "python3." + "9" * 5_000, "torch:2." + "9" * 5_000, "\x1b]0;t\x07", "nvidia.com/gpu", "9" * 5_000, "²",
+    "1e99999999",
 )  # fmt: skip
 KEYS = (
     "spec", "metadata", "annotations", "containers", "name", "image", "command", "args", "resources",
     "limits", "requests", "nvidia.com/gpu", "kubectl.kubernetes.io/default-container", "volumes",
     "persistentVolumeClaim", "claimName", "env", "envFrom", "initContainers",
+    "claims", "resourceClaims", "resourceClaimTemplateName", "resourceClaimName", "request",
 )  # fmt: skip
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.sampled_from(WORDS)
 ANYTHING = st.recursive(

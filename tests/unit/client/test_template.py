@@ -18,6 +18,7 @@ from elasticjob_client.resource import ElasticJob
 from tests.unit.client.conftest import container, core_pod
 from tests.unit.client.made import NOW, after_a_loss, ago, conditions, job, pod
 from tests.unit.client.server import JOBS, PODS, Server, refusal
+from tests.unit.test_accelerators import RESOURCES
 
 GPU = "nvidia.com/gpu"
 COMMAND = ["torchrun", "t.py"]
@@ -124,6 +125,45 @@ def test_processes_and_gpus_fit(processes: int | str, gpus: int, result: str | N
     asked = made({"nprocPerNode": processes}, resources={"limits": {GPU: gpus} if gpus else {}})
     found = [check.result for check in checks(asked, []) if check.subject == "processes"]
     assert found == ([result] if result else [])
+
+
+@pytest.mark.parametrize(("resource", "quantity", "workers", "uncounted"), RESOURCES)
+def test_a_worker_for_each_gpu_needs_gpus_that_torch_counts(
+    resource: str, quantity: object, workers: str, uncounted: bool
+) -> None:
+    """As the operator counts them."""
+    asked = made({"nprocPerNode": "gpu"}, resources={"limits": {resource: quantity, "memory": "1Gi"}})
+    found = [check for check in checks(asked, []) if check.subject == "processes"]
+    assert [check.result for check in found] == (
+        [] if workers == "gpu" else ["unknown" if uncounted else "failed"]
+    )
+    if uncounted:
+        assert (
+            found[0].found == f"nprocPerNode: gpu, and whether torch counts resource {resource} is not known"
+        )
+
+
+@pytest.mark.parametrize(
+    ("claim", "name"),
+    [
+        ({"resourceClaimTemplateName": "eight"}, "ResourceClaimTemplate eight"),
+        ({"resourceClaimName": "all"}, "ResourceClaim all"),
+    ],
+)
+def test_devices_that_are_claimed_are_not_missing(claim: dict[str, str], name: str) -> None:
+    asked = made({"nprocPerNode": "gpu"}, resources={"claims": [{"name": "gpus"}]})
+    template = asked.spec.template or {}
+    template["spec"]["resourceClaims"] = [{"name": "gpus", **claim}]
+    check = told(checks(asked, []), "processes")
+    assert (check.result, name in check.found) == ("unknown", True)
+    with_number = msgspec.structs.replace(asked, spec=msgspec.structs.replace(asked.spec, nproc_per_node=8))
+    assert all(check.subject != "processes" for check in checks(with_number, []))
+
+
+@pytest.mark.parametrize("quantity", ["1e999999", "9" * 400, "many", "0.5"])
+def test_an_absurd_number_of_gpus_is_compared_with_nothing(quantity: str) -> None:
+    asked = made({"nprocPerNode": 8}, resources={"limits": {GPU: quantity}})
+    assert all(check.subject != "processes" for check in checks(asked, []))
 
 
 def test_none_of_one_vendors_gpus_does_not_hide_anothers() -> None:

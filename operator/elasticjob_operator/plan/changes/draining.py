@@ -15,7 +15,7 @@ from datetime import timedelta
 from elasticjob.contract.reports import DrainReport
 from elasticjob.contract.round_record import Phase
 from elasticjob.contract.str_enum import StrEnum
-from elasticjob.rounds.candidates import listed
+from elasticjob.contract.text import listed
 from elasticjob_operator.plan.rounds.rounds import end_round
 from elasticjob_operator.plan.state.evidence import CAUSES, Evidence
 from elasticjob_operator.plan.state.job_waits import JobWait

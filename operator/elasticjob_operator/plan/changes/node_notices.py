@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from elasticjob.contract.round_record import Phase
-from elasticjob.contract.text import node_words
-from elasticjob.rounds.candidates import listed
+from elasticjob.contract.text import listed, node_words
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan.changes import draining, scaling

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from elasticjob.contract.participant_record import AnnouncedState
-from elasticjob.contract.text import counted, node_words
-from elasticjob.rounds.candidates import Defer, Expected, decide, joined_of, listed, reasons
+from elasticjob.contract.text import counted, listed, node_words
+from elasticjob.rounds.candidates import Defer, Expected, decide, joined_of, reasons
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.formation import RANK_HELD_SECONDS
 from elasticjob_operator.plan.changes import draining, growth_payback

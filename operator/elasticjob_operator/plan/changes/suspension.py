@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from elasticjob.contract.text import counted
-from elasticjob.rounds.candidates import listed
+from elasticjob.contract.text import counted, listed
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan.changes import draining

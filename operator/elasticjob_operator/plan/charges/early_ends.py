@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import islice
 
-from elasticjob.contract.text import node_words
-from elasticjob.rounds.candidates import listed
+from elasticjob.contract.text import listed, node_words
 from elasticjob_operator.plan.charges.charging import charge_pod, mark_charged, slot_attempt
 from elasticjob_operator.plan.losses import pod_ends
 from elasticjob_operator.plan.state.evidence import Evidence

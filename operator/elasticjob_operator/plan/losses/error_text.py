@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import re
 
-from elasticjob.contract.text import NO_ERROR_TEXT
-from elasticjob.rounds.candidates import listed
+from elasticjob.contract.text import NO_ERROR_TEXT, listed
 from elasticjob_operator.plan.state.job_waits import JobWait
 from elasticjob_operator.plan.state.pass_state import Pass
 from elasticjob_operator.plan.state.status import Failure

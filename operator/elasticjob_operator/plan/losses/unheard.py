@@ -12,7 +12,8 @@ from dataclasses import replace
 from elasticjob.contract.participant_record import LEADER_RENEW_SECONDS
 from elasticjob.contract.relay import RELAYING_RANKS, CutOff
 from elasticjob.contract.reports import FailureReport
-from elasticjob.rounds.candidates import Expected, listed
+from elasticjob.contract.text import listed
+from elasticjob.rounds.candidates import Expected
 from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan.state.job_waits import JobWait
 from elasticjob_operator.plan.state.pass_state import Pass

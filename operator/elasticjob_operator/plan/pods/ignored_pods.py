@@ -10,8 +10,7 @@ from collections.abc import Mapping
 
 from elasticjob.contract.names import slot_and_attempt
 from elasticjob.contract.participant_record import AnnouncedState
-from elasticjob.contract.text import node_words, one_line
-from elasticjob.rounds.candidates import listed
+from elasticjob.contract.text import listed, node_words, one_line
 from elasticjob_operator.plan.state.job_waits import JobWait
 from elasticjob_operator.plan.state.model import Pod
 from elasticjob_operator.plan.state.pass_state import Pass

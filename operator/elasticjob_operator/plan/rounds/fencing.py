@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from elasticjob.contract.text import node_words
-from elasticjob.rounds.candidates import listed
+from elasticjob.contract.text import listed, node_words
 from elasticjob_operator.plan.losses import members, pod_ends
 from elasticjob_operator.plan.state.job_waits import JobWait
 from elasticjob_operator.plan.state.outlook import Waiting

@@ -9,8 +9,8 @@ from elasticjob.contract.names import members_object, pod_name, round_object
 from elasticjob.contract.participant_record import AnnouncedState, endpoint_at
 from elasticjob.contract.round_record import INLINE_MEMBERS as INLINE_MEMBERS
 from elasticjob.contract.round_record import MemberList, Phase, RoundRecord
-from elasticjob.contract.text import counted, node_words
-from elasticjob.rounds.candidates import Defer, Expected, listed, reasons
+from elasticjob.contract.text import counted, listed, node_words
+from elasticjob.rounds.candidates import Defer, Expected, reasons
 from elasticjob.rounds.causes import ENDS_ALONE, PLANNED, Cause
 from elasticjob.rounds.establishment import continues_series, take_established
 from elasticjob.rounds.formation import ended, expect_members, last_call, published

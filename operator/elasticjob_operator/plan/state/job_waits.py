@@ -6,7 +6,7 @@ import enum
 import math
 from collections.abc import Iterable, Mapping
 
-from elasticjob.rounds.candidates import listed
+from elasticjob.contract.text import listed
 from elasticjob.rounds.waits import Wait
 
 
