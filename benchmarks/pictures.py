@@ -40,7 +40,8 @@ def main() -> None:
 
 
 def draw(out: Path) -> None:
-    """Write all of them into a folder."""
+    """Write all of them into a folder, which is made if it is not there."""
+    out.mkdir(parents=True, exist_ok=True)
     plot(Samples.read(RESULTS / "results.json"), out / "plot.png")
     plot_scale(Samples.read(RESULTS / "scale.json"), out / "scale.png")
     for name in ("breakdown", "breakdown-without-optimizer"):
@@ -160,6 +161,11 @@ def _name(backend: str, variant: str) -> str:
 
 _COLOURS = {"k8s": K8S, "c10d": C10D, "etcd-v2": "#2e8b57", "etcd": "#8a6d3b"}
 _WHATS = {JOIN: ("first rendezvous", "--"), REJOIN: ("next rendezvous", "-")}
+_SCALE_TITLES = {
+    JOIN: "A job starts: until all of its pods are in a round",
+    REJOIN: "A round is over: until all of its pods are in the next",
+}
+_SERVERS = {"etcd-v2": "torch's etcd-v2 backend", "etcd": "torch's etcd backend", "c10d": "torch's c10d"}
 _COSTS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "Traffic of the API server": (
         "bytes",
@@ -181,13 +187,9 @@ _COST_COLOURS = (K8S, "#e8913c")
 def plot_scale(samples: Samples, path: Path) -> None:
     """Write how long a rendezvous takes, at ``path``, and what one costs, beside it."""
     with picture(path, [list(_WHATS)], (12.8, 4.8)) as (figure, panels):
-        for what, (name, _) in _WHATS.items():
-            _times(
-                panels[what],
-                samples,
-                what,
-                f"{name.capitalize()}: from the last pod's call to the last return",
-            )
+        for what, title in _SCALE_TITLES.items():
+            _times(panels[what], samples, what, title)
+        figure.suptitle("Seconds (medians), less is better")
         figure.tight_layout()
     titles = list(_COSTS)
     cost = path.with_stem(f"{path.stem}-cost")
@@ -201,21 +203,19 @@ def plot_scale(samples: Samples, path: Path) -> None:
 def _times(axes: Any, samples: Samples, what: str, title: str) -> None:
     ended: dict[tuple[int, str], list[str]] = {}
     for backend, _ in samples.backends():
-        colour = _COLOURS.get(backend)
-        name = "ElasticJob" if backend == "k8s" else backend
+        name = "ElasticJob" if backend == "k8s" else _SERVERS.get(backend, backend)
         points = samples.curve(what, backend)
         if points:
-            _curve(axes, points, name, colour, "-")
+            _curve(axes, points, name, _COLOURS.get(backend), "-")
         for n, outcome in samples.ends(what, backend):
-            top = axes.get_xaxis_transform()
-            axes.plot([n], [0.95], marker="x", markersize=9, color=colour, linestyle="none", transform=top)
-            axes.axvline(n, color=colour, linestyle=":", linewidth=1)
             ended.setdefault((n, outcome), []).append(name)
     for (n, outcome), names in ended.items():
-        end = f"none within {JOIN_TIMEOUT_SECONDS:.0f} s" if outcome == TIMEOUT else outcome
-        words = f"{', '.join(names)}:\n{end} at {n}"
-        axes.text(n * 1.08, 0.9, words, fontsize=8, va="top", transform=axes.get_xaxis_transform())
+        end = f"no round in {JOIN_TIMEOUT_SECONDS:.0f} s" if outcome == TIMEOUT else outcome
+        axes.axvline(n, color="#808080", linestyle=":", linewidth=1)
+        words = "\n".join([f"At {n} pods, {end}:", *names])
+        axes.text(n * 1.08, 0.97, words, fontsize=8, va="top", transform=axes.get_xaxis_transform())
     over_pods(axes, title, "seconds", samples.sizes(what))
+    axes.set_ylim(top=axes.get_ylim()[1] * _HEADROOM)
 
 
 def _costs(axes: Any, samples: Samples, title: str, unit: str, figures: Mapping[str, str]) -> None:
