@@ -189,7 +189,8 @@ class MemoryTier:
         self._undivided = None
 
     def _write(self, step: int) -> None:
-        """Write this rank's piece and hand it over. If that fails, all ranks hear of it at the next save."""
+        """Write this rank's piece and hand it over. If that fails, all ranks hear of it at the next save. For
+        example, torch cannot copy tensors of some types, or for lack of a GPU's memory."""
         assert self._final is not None
         save = Save(*self._token, self._opening, step, self._ranks.size)
         name = PieceName(self._agent.job, self._folder, save, self._ranks.rank)
@@ -199,12 +200,12 @@ class MemoryTier:
             content = Content(self._planner, self._final.items, metadata, name)
             descriptor = self._agent.lend(content.size, self._saves.complete, stale)
             try:
-                content.write(self._buffers.get(descriptor, for_cuda=bool(content.devices)))
+                content.write(self._buffers.get(descriptor, content.devices))
                 self._agent.take(name, content.size, descriptor)
             finally:
                 os.close(descriptor)
-        except (AgentError, OSError) as error:
-            self._problem = str(error)
+        except (AgentError, OSError, RuntimeError) as error:
+            self._problem = str(error) or type(error).__name__
 
     def _switch_off(self, problem: str) -> None:
         """Say once, for all ranks, why nothing is saved to memory any more in this round. Together."""
@@ -267,6 +268,11 @@ class MemoryTier:
         except AgentError as error:
             self._problem = str(error)
 
+    def forget(self) -> None:
+        """In a forked process: let go of what is the parent's, which would live as long as this process."""
+        self._buffers.forget()
+        self._agent.close()
+
     def close(self) -> None:
         """End the connection to the agent, which keeps what is saved."""
         if self._ranks.rank == 0 and self.skipped:
@@ -298,3 +304,12 @@ def _problem_of(error: CheckpointException) -> str:
 def _first(problems: list[str]) -> str:
     """The first problem, and whose it is."""
     return next((f"rank {rank}: {problem}" for rank, problem in enumerate(problems) if problem), "")
+
+
+def _forked() -> None:
+    while _open:
+        _open.pop().forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

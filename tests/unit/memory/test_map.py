@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from elasticjob.checkpoint import memory_map, memory_piece
+from elasticjob.checkpoint import memory, memory_map, memory_piece
 from elasticjob.checkpoint.memory import MemoryTier
 from elasticjob.checkpoint.memory_map import MAPPED, PORTABLE, Mappings, copy_all
 from elasticjob.checkpoint.ranks import Ranks
@@ -31,9 +31,19 @@ class Cudart:
         self.code = code
         self.registered: dict[int, int] = {}
         self.calls = 0
+        self.taken: list[torch.device] = []
+        """The GPUs on which the error of a call was taken."""
+        self._current: torch.device | None = None
+
+    @contextlib.contextmanager
+    def on(self, device: torch.device) -> Iterator[None]:
+        self._current = device
+        yield
+        self._current = None
 
     def cudaHostRegister(self, address: int, size: int, flags: int) -> int:
         assert flags == PORTABLE
+        assert self._current == GPU, "another GPU gets a context"
         assert address not in self.registered, "registered twice"
         self.calls += 1
         if not self.code:
@@ -52,6 +62,11 @@ def _is_mapped(address: int) -> bool:
         int(begin, 16) <= address < int(end, 16)
         for begin, end in (line.split()[0].split("-") for line in lines)
     )
+
+
+def _is_mapped_anywhere() -> bool:
+    """Whether this process has mapped a buffer of an agent."""
+    return "memfd:" in Path("/proc/self/maps").read_text()
 
 
 class Stream:
@@ -80,6 +95,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(memory_map, "cuda_device", lambda _: GPU)
     monkeypatch.setattr(memory_piece, "cuda_device", lambda _: GPU)
+    memory_map._stream.cache_clear()
     monkeypatch.setattr(torch.cuda, "Stream", lambda _: Stream(said))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"training on {device}")
     monkeypatch.setattr(torch.cuda, "stream", entered)
@@ -89,6 +105,8 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def played(monkeypatch: pytest.MonkeyPatch, code: int = 0) -> Cudart:
     cudart = Cudart(code)
     monkeypatch.setattr(torch.cuda, "cudart", lambda: cudart)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: cudart.on(device))
+    monkeypatch.setattr(memory_map, "_take_pending_error", cudart.taken.append)
     return cudart
 
 
@@ -104,12 +122,12 @@ def test_a_buffer_is_registered_once_and_before_its_mapping_ends_no_more(
     monkeypatch: pytest.MonkeyPatch, buffers: list[int]
 ) -> None:
     cudart, mappings = played(monkeypatch), Mappings()
-    first = mappings.get(buffers[0], for_cuda=True)
+    first = mappings.get(buffers[0], {GPU})
     assert cudart.registered == {first.data_ptr(): SIZE}
-    assert mappings.get(buffers[0], for_cuda=True) is first
+    assert mappings.get(buffers[0], {GPU}) is first
     del first
     for descriptor in buffers[1:]:
-        mappings.get(descriptor, for_cuda=True)
+        mappings.get(descriptor, {GPU})
     assert (cudart.calls, len(cudart.registered)) == (MAPPED + 1, MAPPED), "the first one was let go"
     mappings.clear()
     assert not cudart.registered
@@ -118,8 +136,8 @@ def test_a_buffer_is_registered_once_and_before_its_mapping_ends_no_more(
 def test_a_state_without_gpus_asks_for_no_cuda(monkeypatch: pytest.MonkeyPatch, buffers: list[int]) -> None:
     cudart, mappings = played(monkeypatch), Mappings()
     calls = []
-    for for_cuda in (False, True):  # the state has moved to a GPU
-        mappings.get(buffers[0], for_cuda=for_cuda)
+    for devices in (set[torch.device](), {GPU}):  # the state has moved to a GPU
+        mappings.get(buffers[0], devices)
         calls.append(cudart.calls)
     assert calls == [0, 1]
     mappings.clear()
@@ -130,14 +148,93 @@ def test_where_cuda_refuses_saves_go_on_and_it_is_said_once(
 ) -> None:
     warnings: list[str] = []
     monkeypatch.setattr(memory_map.log, "warning", warnings.append)
-    played(monkeypatch, code=2)
+    cudart = played(monkeypatch, code=2)
     mappings = Mappings()
     for descriptor in buffers:
-        mappings.get(descriptor, for_cuda=True).fill_(1)
+        mappings.get(descriptor, {GPU}).fill_(1)
     mappings.clear()
     (text,) = warnings
     assert "65,536 bytes of memory were not registered with CUDA" in text
     assert "cudaHostRegister returns 2, expected 0" in text
+    assert (cudart.calls, cudart.taken) == (1, [GPU]), "it is asked again, or training meets its error"
+
+
+def test_views_that_are_conjugated_as_they_are_read_are_plain_before_they_are_copied(said: list[str]) -> None:
+    del said
+    values = torch.tensor([1 + 2j, 3 - 4j])
+    sources = [values.conj(), values.conj().imag]
+    assert (sources[0].is_conj(), sources[1].is_neg()) == (True, True)
+    seen: list[torch.Tensor] = []
+
+    class Target:
+        def copy_(self, source: torch.Tensor, non_blocking: bool) -> None:
+            assert non_blocking
+            seen.append(source)
+
+    target: Any = Target()
+    copy_all([(target, source) for source in sources], {GPU})
+    assert not any(source.is_conj() or source.is_neg() for source in seen)
+    assert [source.tolist() for source in seen] == [[1 - 2j, 3 + 4j], [-2.0, 4.0]]
+
+
+def test_all_saves_of_a_gpu_have_one_stream(said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[torch.device] = []
+
+    def stream(device: torch.device) -> Stream:
+        made.append(device)
+        return Stream(said)
+
+    monkeypatch.setattr(torch.cuda, "Stream", stream)
+    for _ in range(3):
+        copy_all([(torch.zeros(3), torch.ones(3))], {GPU})
+    assert made == [GPU]
+
+
+def test_a_forked_process_keeps_neither_buffers_nor_the_connection_to_the_agent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A worker of a data loader lives on when its rank has been killed."""
+    pod = Pod()
+    begin(1, pod)
+    worker: Any = pod.worker()
+    tier = MemoryTier(worker, Ranks(60), Token(1, 1), str(tmp_path), worker.opening)
+    monkeypatch.setattr(memory, "_open", [tier])
+    try:
+        assert tier.save(1, {"weights": torch.arange(5)})
+        assert _is_mapped_anywhere()
+        reading, writing = os.pipe()
+        child = os.fork()
+        if not child:
+            os.write(writing, f"{_is_mapped_anywhere()} {worker._sock.fileno()}".encode())
+            os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading) as told:
+            assert told.read() == "False -1"
+        os.waitpid(child, 0)
+        assert tier.save(2, {"weights": torch.arange(5)}), "the parent's are as before"
+    finally:
+        tier.close()
+        pod.close()
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), NotImplementedError()])
+def test_a_tensor_that_cannot_be_copied_ends_the_memory_tier_and_not_training(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception
+) -> None:
+    pod = Pod()
+    begin(1, pod)
+    worker: Any = pod.worker()
+    tier = MemoryTier(worker, Ranks(60), Token(1, 1), str(tmp_path), worker.opening)
+
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(memory_piece, "copy_all", fail)
+    assert tier.save(1, {"weights": torch.arange(5)})
+    assert not tier.save(2, {"weights": torch.arange(5)})
+    assert (str(error) or type(error).__name__) in tier.off
+    tier.close()
+    pod.close()
 
 
 def test_copies_begin_after_what_training_has_computed_and_have_ended_when_it_returns(
