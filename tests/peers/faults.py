@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from elasticjob.peers.run import Run
+from elasticjob.peers.settled import Settled
 from tests.peers.api import Stored
 
 if TYPE_CHECKING:
@@ -17,9 +18,9 @@ COORDINATOR = ("kill", "kill", "freeze", "cut")
 SERVER = ("away", "lossy", "late", "stuck")
 RARE = ("islands", "hang", "split", "next run", "amnesia")
 USER = ("wipe", "lease", "garbage")
-SET_BACK, HANGS = 0.03, 0.03
-"""How often, at a strike and at a round's beginning. Drawn apart, so that the other faults of a seed are as
-they were."""
+SET_BACK, HANGS, WAITING_HANGS = 0.03, 0.03, 0.2
+"""How often: at a strike, at a round's beginning, and then for each pod of another run. Drawn apart, so that
+the other faults of a seed are as they were."""
 
 
 class Faults:
@@ -36,8 +37,8 @@ class Faults:
     def strike(self) -> None:
         """One fault, drawn."""
         rng = self._kernel.rng
-        if self._apart.random() < SET_BACK:
-            self._set_back()
+        if self._apart.random() < SET_BACK and self._set_back():
+            return
         kinds: list[tuple[Callable[[str], None], tuple[str, ...]]] = [
             (self._pod, POD),
             (self._coordinator, COORDINATOR),
@@ -207,28 +208,35 @@ class Faults:
     # -- the API server and its users ----------------------------------------------------------------------
 
     def began(self, stored: Stored) -> None:
-        """A round begins: sometimes the watch of its coordinator hangs from now on."""
-        pod = self._history.pods.get(stored.holder.partition("_")[0])
-        if pod is not None and self._apart.random() < HANGS:
-            seconds = self._apart.uniform(25.0, 60.0)
-            self._kernel.say(f"hangs   the list of {pod.process.name}")
-            pod.process.list_hangs(seconds)
+        """A round begins: sometimes the watch of its coordinator hangs from now on, or of one that waits for
+        the name."""
+        coordinator = stored.holder.partition("_")[0]
+        run = Settled.parse(stored.annotations["round"], stored.annotations["state"]).run
+        for name, pod in sorted(self._history.pods.items()):
+            waits = pod.process.run.id != run
+            chance = HANGS if name == coordinator else WAITING_HANGS if waits else 0.0
+            if chance and self._apart.random() < chance:
+                seconds = self._apart.uniform(25.0, 60.0)
+                self._kernel.say(f"hangs   the list of {name}")
+                pod.process.list_hangs(seconds)
         self._earlier.setdefault(self._history.run.id, stored)
 
-    def _set_back(self) -> None:
+    def _set_back(self) -> bool:
         """A user applies the round Lease as it was saved when the first round of the run began. Only while
-        nothing else is wrong: the state of one that has seen no more cannot be set forward."""
+        nothing else is wrong: the state of one that has seen no more cannot be set forward. Returns whether
+        it was done."""
         history = self._history
         saved, newest = self._earlier.get(history.run.id), history.newest()
         unwell = self._api.away or self._api.lossy or self._api.lag > 1
         unwell = unwell or any(history.ails(name) for name in history.living())
         if unwell or saved is None or newest is None or history.lease not in self._api.leases:
-            return
+            return False
         if newest.state.number < 2 or newest.closed:
-            return
+            return False
         self._kernel.say("set back")
         with self._truth.by_a_user():
             self._api.apply(history.lease, saved.annotations)
+        return True
 
     def _server(self, kind: str) -> None:
         kernel, api = self._kernel, self._api

@@ -352,13 +352,13 @@ class Process(Host):
         if self._known is None:
             return None
         now = self.kernel.now
-        peers, others, unreadable = {}, {}, set()
+        peers, others, runs, unreadable = {}, {}, {}, set()
         for name, known in self._known.items():
             a = known.stored.annotations
             if "run" not in a:
                 continue
             if a["run"] != self.run.id:
-                others[name] = known.stored.holder
+                others[name], runs[name] = known.stored.holder, a["run"]
                 continue
             try:
                 known.peer = known.peer or _peer(known.stored)
@@ -381,7 +381,7 @@ class Process(Host):
             p.key: "its port refuses" for p in peers.values() if self._refused.get(p.key) == p.record.endpoint
         }
         ended = self.history.ended_pods(now) if self.history.pods_in_sight else {}
-        replaced = self._known.get(self.seat.replaced)
+        replaced, shown = self._known.get(self.seat.replaced), self._known.get(self.history.lease)
         suspected = replaced is not None and not replaced.alive and self.seat.replaced != self.name
         wall = BEGAN + timedelta(seconds=now + self.skew)
         return Sight(
@@ -392,9 +392,11 @@ class Process(Host):
             {**refused, **ended},
             self.history.live_pods() if self.history.pods_in_sight else None,
             others,
+            runs,
             frozenset({self.seat.replaced} if suspected else ()),
             self._older(),
             self.seat.round_age(now),
+            round_lease=shown.stored.as_round() if shown is not None else None,
         )
 
 

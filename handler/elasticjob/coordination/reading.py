@@ -92,6 +92,8 @@ class _Read:
     body: Mapping[str, Any]
     peer: Peer | None = None
     other: str = ""
+    run: str = ""
+    """The id of that other run."""
 
 
 class LeaseReader:
@@ -104,7 +106,7 @@ class LeaseReader:
     def peers(self, leases: Mapping[str, Seen], now: float) -> Sight:
         """The participants alone; what else is in sight is left at its defaults."""
         before, self._read = self._read, {}
-        peers, others, unreadable = {}, {}, set()
+        peers, others, runs, unreadable = {}, {}, {}, set()
         for name, seen in leases.items():
             if PEER_ANNOTATION not in ((seen.body.get("metadata") or {}).get("annotations") or {}):
                 continue
@@ -115,18 +117,18 @@ class LeaseReader:
             if one.peer is not None:
                 peers[name] = replace(one.peer, silent=now - seen.at)
             elif one.other:
-                others[name] = one.other
+                others[name], runs[name] = one.other, one.run
             else:
                 unreadable.add(name)
         wall = datetime.now(timezone.utc)
-        return Sight(peers, wall, secrets.token_hex(4), frozenset(unreadable), others=others)
+        return Sight(peers, wall, secrets.token_hex(4), frozenset(unreadable), others=others, other_runs=runs)
 
     def _read_one(self, body: Mapping[str, Any]) -> _Read:
         lease = read_lease(body)
         try:
             peer = PeerRecord.parse(lease.annotations[PEER_ANNOTATION])
             if peer.run != self._run:
-                return _Read(body, other=lease.holder)
+                return _Read(body, other=lease.holder, run=peer.run)
             return _Read(body, _read_peer(lease, peer.slot))
         except RecordError as error:
             logger.debug("Lease %s is not read: %s", lease.name, error)

@@ -23,9 +23,15 @@ class OtherRun:
         return self.settled.unsure and not self.settled.state.members
 
     def may_go_on(self, sight: Sight | None) -> bool:
-        """Whether one of its members, or its coordinator, may be there. All may be, without a sight."""
-        there = [(m.name, m.key) for m in self.settled.state.members] or [(self.holder.pod, self.holder.uid)]
-        return sight is None or any(sight.may_go_on(name, key) for name, key in there)
+        """Whether one of its members, its coordinator, or a pod that waits for its next round may be there.
+        All may be, without a sight."""
+        if sight is None:
+            return True
+        there = [(m.name, m.key) for m in self.settled.state.members]
+        there.append((self.holder.pod, self.holder.uid))
+        waiting = [name for name, run in sight.other_runs.items() if run == self.settled.run]
+        there += [(name, sight.others[name]) for name in waiting]
+        return any(sight.may_go_on(name, key) for name, key in there)
 
     def gives_way(self, mine: Settled | None) -> bool:
         """Whether a run that has had rounds takes its Lease back: it was deleted, and this one has made it.

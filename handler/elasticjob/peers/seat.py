@@ -94,6 +94,8 @@ class Seat:
         self._began: Mapping[WaitKey, float] = {}
         self._renewed = 0.0
         self._unshown: tuple[RoundLease, float] | None = None
+        self._listed: object = None
+        """For which state of the round Lease the participants were listed again."""
         self._explained = False
         self._confirmed: frozenset[str] = frozenset()
         self._reread = False
@@ -302,6 +304,9 @@ class Seat:
         other = self.other_run
         if other is not None and not self._is_over(other, sight):
             return Rest(1.0)
+        if self.obstacle is not None and self._listed != self._missing:
+            self._listed = self._missing
+            return ListAgain()
         if self.newest is None:
             return Write(self._in_place(replace(self._first(), unsure=True)), claim="it is the first")
         since, sure, mine = self._missing or (now, False, False)
@@ -346,19 +351,25 @@ class Seat:
         return Write(settled, version=lease.version, claim=why, transitions=lease.transitions + 1)
 
     def _replace_other_run(self, now: float, sight: Sight | None) -> Step:
-        """Another run of this name: its round Lease is taken once it is closed, or all its members are gone
-        (P3), and its coordinator. If it has had no round, a run that has goes on: its Lease was deleted."""
+        """Another run of this name: its round Lease is taken once it is closed, or none of its pods is there
+        any more (P3). If it has had no round, a run that has goes on: its Lease was deleted."""
         other, newest = self.other_run, self.newest
         if other is None or (newest is not None and newest.closed) or self.ended_before:
             return Rest(LONGEST_REST)
         if not self._is_over(other, sight):
-            return Rest(1.0)
+            if sight is None or not sight.is_behind(self.lease) or now <= self._changed + DEAF_SECONDS:
+                return Rest(1.0)
+            self._not_before = now + DEAF_SECONDS
+            again, self._listed = self._listed is not self.lease, self.lease
+            return ListAgain() if again else Read()  # it may have been deleted, unheard
         wait = self._changed + self._spread * ORDER_SECONDS - now
         return Rest(wait) if wait > 0 else self._claim("the run before is over")
 
     def _is_over(self, other: OtherRun, sight: Sight | None) -> bool:
-        """Whether this run may take the place of the other."""
-        return self.obstacle is None or not other.may_go_on(sight)
+        """Whether this run may take the place of the other. Members that came with the newest version of the
+        round Lease are perhaps not in a sight that is older."""
+        seen = sight is not None and not sight.is_behind(self.lease) and not other.may_go_on(sight)
+        return seen or self.obstacle is None
 
     def _in_place(self, settled: Settled) -> Settled:
         """What to write: in the place of another run it remembers how that has ended."""

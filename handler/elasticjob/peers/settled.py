@@ -135,10 +135,12 @@ class Settled:
 
 
 def following(run: Settled, before: Settled) -> Settled:
-    """This run in the place of another one of its name."""
+    """This run in the place of another one of its name. What that one was not sure of, this one is not: an
+    even earlier one may train."""
     ended = ((before.run, before.outcome),) if before.closed else ()
     known = dict.fromkeys((*run.former, *before.former, *ended))
-    return replace(run, former=tuple(known)[-MOST_FORMER:])
+    unsure = run.unsure or (before.unsure and not before.closed and not before.state.members)
+    return replace(run, former=tuple(known)[-MOST_FORMER:], unsure=unsure)
 
 
 def number_of(record_text: str, rest_text: str) -> int:

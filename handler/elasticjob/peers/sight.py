@@ -45,6 +45,8 @@ class Sight:
     """The UIDs of the run's live pods by name; None: this coordinator does not see them."""
     others: Mapping[str, str] = field(default_factory=dict)
     """The pods' UIDs, by name, of the Leases of other runs of this name."""
+    other_runs: Mapping[str, str] = field(default_factory=dict)
+    """The ids of the runs that these are of."""
     suspects: frozenset[str] = frozenset()
     """Names of former coordinators that have shown no sign of life since they were replaced: not to be
     chosen."""
@@ -62,6 +64,11 @@ class Sight:
     def is_there(self, name: str, key: str) -> bool:
         """Whether this incarnation may live although its Lease can't be read, or was deleted by hand."""
         return name in self.unreadable or (self.live_pods or {}).get(name) == key
+
+    def is_behind(self, lease: RoundLease | None) -> bool:
+        """Whether it may be of a time before this version of the round Lease."""
+        shown = self.round_lease
+        return lease is not None and (shown is None or shown.older_than(lease))
 
     def may_go_on(self, name: str, key: str) -> bool:
         """Whether this participant of another run may be in a round of it, or close it."""

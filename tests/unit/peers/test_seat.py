@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timezone
 
+import pytest
+
 from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob.contract.reports import RoundReport
 from elasticjob.peers.pacing import early_ends
@@ -178,10 +180,11 @@ def test_another_run_of_this_name_is_followed_when_it_is_over_or_its_members_are
     seat = seat_of(Identity("pod-9", "uid-9"), newer)
     seat.hear(lease(settled, 10), 100.0)
     assert must_see(seat)
-    there = replace(NOTHING, others={m.name: m.key for m in settled.state.members})
+    empty = replace(NOTHING, round_lease=lease(settled, 10))
+    there = replace(empty, others={m.name: m.key for m in settled.state.members})
     for sight in (None, there):
         assert isinstance(seat.step(200.0, sight), Rest)
-    taken = write_of(seat.step(200.0, NOTHING))
+    taken = write_of(seat.step(200.0, empty))
     assert (taken.version, taken.settled.run, taken.settled.state.number) == ("10", "run-2", 0)
     closed = replace(settled, state=replace(settled.state, phase="Closed"))
     seat.hear(lease(closed, 11), 201.0)
@@ -349,14 +352,53 @@ def test_a_run_that_has_had_rounds_is_waited_for_while_its_members_are_seen() ->
     seat = Seat(Run(RUN.name, "run-2", 2, 3), Identity("next-0", "uid-next"), settled.limits)
     seat.hear(lease(settled, 10), 100.0)
     key = settled.state.members[0].key
-    assert isinstance(seat.step(101.0, replace(NOTHING, live_pods={"pod-0": key})), Rest)
-    ended = replace(NOTHING, live_pods={}, others={"pod-0": key}, gone={key: "its pod has ended"})
+    empty = replace(NOTHING, round_lease=lease(settled, 10))
+    assert isinstance(seat.step(101.0, replace(empty, live_pods={"pod-0": key})), Rest)
+    ended = replace(empty, live_pods={}, others={"pod-0": key}, gone={key: "its pod has ended"})
     assert write_of(seat.step(101.0, ended)).claim == "the run before is over"
 
 
 NEXT = Run(RUN.name, "run-2", 2, 3)
 NEXT_POD = Identity("next-0", "uid-next")
 HELD = replace(NOTHING, others={NEXT_POD.pod: NEXT_POD.uid})
+
+
+@pytest.mark.parametrize("holder", [ME, Identity("", "")], ids=["a coordinator", "nobody yet"])
+@pytest.mark.parametrize("members", [True, False])
+def test_a_run_without_members_is_waited_for_while_one_of_its_pods_is_there(
+    holder: Identity, members: bool
+) -> None:
+    """P8: all members were lost at once, or no round has begun; the coordinator may have been evicted."""
+    settled = trained() if members else Table().settled
+    seat = Seat(NEXT, NEXT_POD, settled.limits)
+    seat.hear(lease(settled, 10, holder), 100.0)
+    empty = replace(NOTHING, round_lease=lease(settled, 10, holder))
+    waits = replace(empty, others={ME.pod: ME.uid}, other_runs={ME.pod: RUN.id})
+    assert isinstance(seat.step(999.0, waits), Rest)
+    assert isinstance(seat.step(999.0, replace(waits, gone={ME.uid: "its pod has ended"})), Write)
+    third = replace(empty, others={"third-0": "uid-third"}, other_runs={"third-0": "run-3"})
+    assert isinstance(seat.step(999.0, third), Write), "that one waits for the name, too"
+
+
+def test_a_run_is_not_over_by_what_a_watch_that_hangs_does_not_show() -> None:
+    """P8: the members of its newest round are perhaps not in what was seen before that round."""
+    settled = trained()
+    seat = Seat(NEXT, NEXT_POD, settled.limits)
+    seat.hear(lease(settled, 20), 100.0)
+    old = replace(NOTHING, round_lease=lease(settled, 10))
+    assert isinstance(seat.step(101.0, old), Rest)
+    steps = [type(seat.step(110.0 + second, old)) for second in range(6)]
+    assert steps == [ListAgain, Rest, Rest, Read, Rest, Rest], "it may have been deleted, unheard"
+    assert isinstance(seat.step(120.0, replace(old, round_lease=lease(settled, 20))), Write)
+
+
+def test_a_run_in_the_place_of_one_that_was_unsure_is_unsure() -> None:
+    """P8: an even earlier run may train, whose round Lease was deleted."""
+    began = replace(Settled.first(Run(RUN.name, "run-3", 1, 3), trained().limits), unsure=True)
+    seat = seat_of()
+    seat.hear(lease(began, 10, NEXT_POD), 100.0)
+    empty = replace(NOTHING, round_lease=lease(began, 10, NEXT_POD))
+    assert write_of(seat.step(999.0, empty)).settled.unsure
 
 
 def next_run() -> Settled:
@@ -373,6 +415,8 @@ def test_a_deleted_lease_of_another_run_is_left_to_that_run_while_it_may_go_on()
         assert must_see(seat)
         for sight in (None, HELD):
             assert isinstance(seat.step(999.0, sight), Rest)
+    for seat in (late, new):
+        assert isinstance(seat.step(999.0, NOTHING), ListAgain), "what it sees may be old"
     again = write_of(late.step(999.0, NOTHING))
     assert (again.version, again.settled.run, again.settled.unsure) == ("", RUN.id, True)
     assert write_of(new.step(999.0, NOTHING)).settled.unsure
@@ -390,8 +434,9 @@ def test_a_run_that_another_has_followed_does_not_take_its_lease_back() -> None:
     began."""
     seat = follower(trained())
     seat.hear(lease(next_run(), 20, NEXT_POD), 101.0)
-    seat.hear(lease(replace(next_run(), unsure=True), 30, NEXT_POD), 102.0)
-    assert isinstance(seat.step(999.0, HELD), Rest)
+    again = lease(replace(next_run(), unsure=True), 30, NEXT_POD)
+    seat.hear(again, 102.0)
+    assert isinstance(seat.step(999.0, replace(HELD, round_lease=again)), Rest)
     seat.hear(lease(trained(), 31), 1000.0)
     seat.hear(lease(replace(next_run(), unsure=True), 32, NEXT_POD), 1001.0)
     assert write_of(seat.step(1002.0, HELD)).settled.run == RUN.id
@@ -407,7 +452,7 @@ def test_two_runs_of_which_no_round_is_known_do_not_take_turns_for_ever() -> Non
     one.hear(lease(second, 11, NEXT_POD), 101.0)
     other.hear(lease(first, 10, ME), 101.0)
     other.hear(lease(first, 12, ME), 101.0)
-    there = replace(NOTHING, others={ME.pod: ME.uid, **HELD.others})
+    there = replace(NOTHING, others={ME.pod: ME.uid, **HELD.others}, round_lease=lease(first, 12, ME))
     assert sorted(type(seat.step(999.0, there)).__name__ for seat in (one, other)) == ["Rest", "Write"]
 
 
