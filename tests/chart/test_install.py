@@ -106,8 +106,6 @@ def test_jobs_train_through_the_life_of_a_release(release: Release[Cluster], tmp
     # An upgrade brings new pods, and what is new in the definition.
     assert _crd(release)["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
     _forget_a_column(release)
-    (handlers,) = release.words("docs/operate/upgrades.md", "handlers").splitlines()[-1:]
-    assert handlers.split() == ["4", f"{REGISTRY}/elasticjob-handler:{elasticjob.__version__}"]
     release.words("docs/operate/upgrades.md", "upgrade")
     release.words("docs/operate/install.md", "change")
     second = release.operators()
