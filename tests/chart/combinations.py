@@ -7,12 +7,17 @@ from typing import Any
 
 from tests.chart.helm import merged
 
+DIGEST = "sha256:" + "0" * 64
+SCRAPED = {"interval": "15s", "labels": {"example.com/a": "b"}}
 SWITCHES: dict[str, dict[str, Any]] = {
     "one pod": {"replicaCount": 1, "leaderElection": {"enabled": False}},
-    "other times": {"leaderElection": {"leaseDuration": "30s", "renewDeadline": "20s"}},
+    "other times": {
+        "leaderElection": {"leaseDuration": "30s", "renewDeadline": "20s", "retryPeriod": "3s"},
+    },
     "no enforcement": {"leaderElection": {"enforce": False}},
     "namespaces": {"watchNamespaces": ["team-a", "team-b"]},
     "another name": {"fullnameOverride": "trainer"},
+    "another name of the chart": {"nameOverride": "training"},
     "no definition": {"crds": {"install": False}},
     "definition goes": {"crds": {"keep": False}},
     "no lease policy": {"leasePolicy": {"enabled": False}},
@@ -23,17 +28,56 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "owner references": {"rbac": {"ownerReferencesPermissionEnforcement": True}},
     "no budget": {"podDisruptionBudget": {"enabled": False}},
     "least available": {"podDisruptionBudget": {"minAvailable": 1}},
+    "other budget": {
+        "podDisruptionBudget": {"maxUnavailable": "50%", "unhealthyPodEvictionPolicy": "IfHealthyBudget"},
+    },
     "network policy": {"networkPolicy": {"enabled": True}},
+    "more connections": {
+        "networkPolicy": {
+            "enabled": True,
+            "apiServerPorts": [6443],
+            "extraIngress": [{"from": [{"podSelector": {}}]}],
+            "extraEgress": [{"to": [{"ipBlock": {"cidr": "192.0.2.1/32"}}], "ports": [{"port": 3128}]}],
+        },
+    },
+    "probes from": {"networkPolicy": {"enabled": True, "probesFrom": [{"ipBlock": {"cidr": "10.0.0.0/16"}}]}},
+    "metrics from": {
+        "networkPolicy": {
+            "enabled": True,
+            "metricsFrom": [{"namespaceSelector": {"matchLabels": {"example.com/monitoring": "yes"}}}],
+        },
+        "metrics": {"port": 9091},
+    },
     "no metrics": {"metrics": {"enabled": False}},
     "port of metrics": {"metrics": {"port": 9091}},
+    "token": {"metrics": {"tokenSecret": {"name": "metrics", "key": "bearer"}}},
     "sums only": {"metrics": {"perJob": False, "maxJobs": 7}},
     "service": {"metrics": {"service": {"enabled": True}}},
-    "service monitor": {"metrics": {"serviceMonitor": {"enabled": True, "interval": "15s"}}},
-    "pod monitor": {"metrics": {"podMonitor": {"enabled": True, "labels": {"example.com/a": "b"}}}},
-    "alerts": {"metrics": {"prometheusRule": {"enabled": True, "runbookUrl": "https://example.com/"}}},
-    "dashboard": {"metrics": {"dashboard": {"enabled": True, "namespace": "team-a"}}},
-    "flow schema": {"flowSchema": {"enabled": True}},
+    "service monitor": {"metrics": {"serviceMonitor": {"enabled": True, **SCRAPED}}},
+    "pod monitor": {"metrics": {"podMonitor": {"enabled": True, **SCRAPED}}},
+    "alerts": {
+        "metrics": {
+            "prometheusRule": {
+                "enabled": True,
+                "labels": {"example.com/a": "b"},
+                "selector": 'job="elasticjob"',
+                "runbookUrl": "https://example.com/",
+            },
+        },
+    },
+    "dashboard": {
+        "metrics": {
+            "dashboard": {
+                "enabled": True,
+                "namespace": "team-a",
+                "labels": {"grafana_dashboard": "main"},
+                "annotations": {"grafana_folder": "Training"},
+            },
+        },
+    },
+    "flow schema": {"flowSchema": {"enabled": True, "nominalConcurrencyShares": 80}},
     "limits": {"limits": {"maxReplicas": 64, "maxSpares": 8}},
+    "limits of a namespace": {"limits": {"namespaces": {"team-a": {"maxReplicas": 1}}}},
     "defaults": {
         "jobDefaults": {
             "ttlSecondsAfterFinished": 0,
@@ -41,23 +85,86 @@ SWITCHES: dict[str, dict[str, Any]] = {
             "failurePolicy": {"application": {"maxRestarts": 3}},
         }
     },
-    "labels": {"commonLabels": {"example.com/owner": "platform"}, "podLabels": {"example.com/team": "a"}},
+    "memory checkpoints": {"jobDefaults": {"memoryCheckpoints": {"perPod": "8Gi", "copies": 0}}},
+    "defaults of a namespace": {
+        "jobDefaults": {
+            "namespaces": {
+                "team-a": {
+                    "ttlSecondsAfterFinished": 3600,
+                    "failurePolicy": {"idleDeadlineSeconds": 600},
+                    "memoryCheckpoints": {"perPod": "2Gi"},
+                },
+            },
+        },
+    },
+    "labels and annotations": {
+        "commonLabels": {"example.com/owner": "platform"},
+        "podLabels": {"example.com/team": "a"},
+        "podAnnotations": {"example.com/a": "b"},
+        "serviceAccount": {"annotations": {"example.com/role": "trainer"}},
+    },
     "kueue": {"kueue": {"enabled": True}},
     "gang": {"gangScheduling": {"kubernetes": True}},
     "no notices": {"nodeNotices": {"taints": []}},
+    "topology": {"topology": {"keys": ["a.example/row", "rack"]}},
     "all addresses": {"probes": {"address": "[::]", "port": 9090}},
     "pull secrets": {"imagePullSecrets": [{"name": "a"}], "handler": {"image": {"pullPolicy": "Never"}}},
     "registry": {
         "global": {"imageRegistry": "mirror.example:5000"},
-        "image": {"repository": "ml/operator"},
-        "handler": {"image": {"repository": "ml/handler"}},
+        "image": {"repository": "ml/operator", "digest": DIGEST},
+        "handler": {"image": {"repository": "ml/handler", "tag": "2"}},
+    },
+    "registries of their own": {
+        "image": {"registry": "own.example", "repository": "ml/operator", "tag": "2", "pullPolicy": "Always"},
+        "handler": {
+            "image": {"registry": "other.example:5000", "repository": "ml/handler", "digest": DIGEST},
+        },
     },
     "no resources": {"resources": None, "topologySpreadConstraints": []},
+    "another user": {
+        "podSecurityContext": {
+            "runAsUser": 1000,
+            "seccompProfile": {"type": "Localhost", "localhostProfile": "operator.json"},
+        },
+        "securityContext": {"readOnlyRootFilesystem": False},
+    },
+    "priority": {"priorityClassName": "system-cluster-critical"},
+    "place": {
+        "nodeSelector": {"node-role.kubernetes.io/control-plane": ""},
+        "tolerations": [{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}],
+        "affinity": {"podAntiAffinity": {}},
+    },
+    "environment": {"extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy.example:3128"}]},
+    "flags": {"extraArgs": ["--log-level=warning"]},
+    "volumes": {
+        "extraVolumes": [{"name": "authorities", "configMap": {"name": "authorities"}}],
+        "extraVolumeMounts": [
+            {"name": "authorities", "mountPath": "/etc/authorities", "readOnly": True},
+        ],
+    },
+    "another test": {
+        "tests": {
+            "image": "registry.example/pytorch",
+            "timeoutSeconds": 60,
+            "resources": None,
+            "podSecurityContext": None,
+        },
+    },
     "logs": {"logging": {"level": "debug", "format": "json"}},
 }  # fmt: skip
 """What each changes, alone."""
-EXCLUDED = frozenset({("service monitor", "pod monitor")})
-"""Pairs that the chart refuses (``test_wrong_values_are_refused_by_name``)."""
+EXCLUDED = {
+    ("metrics from", "no metrics"): "networkPolicy.metricsFrom is set, but metrics.enabled is false",
+    ("service monitor", "pod monitor"): "each pod would be scraped twice",
+}
+"""Pairs that the chart refuses, and what it says."""
+_RESTRICTED = "the tests' namespace takes restricted pods only; test_variants.py renders it with null"
+LEFT_OUT = {
+    "podSecurityContext.runAsNonRoot": _RESTRICTED,
+    "securityContext.allowPrivilegeEscalation": _RESTRICTED,
+    "securityContext.capabilities.drop": _RESTRICTED,
+}
+"""Values that no switch changes, and why."""
 
 
 ROWS = 9

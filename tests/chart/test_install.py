@@ -1,4 +1,4 @@
-"""From `helm install` to a trained model and back, in the words of README.md and docs/operate/install.md.
+"""From `helm install` to a trained model and back, in the words of README.md and pages of docs/operate.
 
 The operator runs in pods. Each test has a devcluster of its own: the chart's objects are the cluster's, and
 its policy would judge other tests.
@@ -106,14 +106,15 @@ def test_jobs_train_through_the_life_of_a_release(release: Release[Cluster], tmp
     # An upgrade brings new pods, and what is new in the definition.
     assert _crd(release)["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
     _forget_a_column(release)
-    release.words("docs/operate/install.md", "upgrade")
+    release.words("docs/operate/upgrades.md", "upgrade")
+    release.words("docs/operate/install.md", "change")
     second = release.operators()
     assert not first.keys() & second.keys()
     assert all(_logs_json(pod) for pod in second.values())
     assert _columns(_crd(release)) == _columns(yaml.safe_load((ROOT / "crds" / f"{CRD}.yaml").read_text()))
     job.goes_on(number)
 
-    release.words("docs/operate/install.md", "rollback")
+    release.words("docs/operate/upgrades.md", "rollback")
     third = release.operators()
     assert not second.keys() & third.keys()
     assert not any(_logs_json(pod) for pod in third.values())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -197,6 +199,45 @@ def test_definition_goes_with_the_release_on_request(release: Release[Cluster]) 
     wait_for(
         lambda: release.cluster.kubectl("get", "crd", CRD, check=False).returncode != 0, 30, "it is gone"
     )
+
+
+def test_an_older_chart_may_leave_the_newer_definition(release: Release[Cluster], tmp_path: Path) -> None:
+    """What jobs have in its fields is then kept; with the older definition it is dropped."""
+    kubectl = release.cluster.kubectl
+    older, newer = release.helm.chart, tmp_path / "newer"
+    shutil.copytree(older, newer)
+    file = newer / "files" / f"{CRD}.yaml"
+    definition = yaml.safe_load(file.read_text())
+    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    schema["properties"]["spec"]["properties"]["newField"] = {"type": "integer"}
+    file.unlink()
+    file.write_text(yaml.safe_dump(definition))
+    release.helm.chart = newer
+    release.install(NO_POD)
+    kubectl("wait", f"crd/{CRD}", "--for=condition=Established", "--timeout=60s")
+    template = {"spec": {"containers": [{"name": "train", "image": "x", "command": ["torchrun", "x.py"]}]}}
+    job = {"apiVersion": "elasticjob.dev/v1alpha1", "kind": "ElasticJob", "metadata": {"name": "mnist"}}
+    written = {**job, "spec": {"replicas": 1, "newField": 7, "template": template}}
+    wait_for(
+        lambda: kubectl("apply", "-f", "-", input=json.dumps(written), check=False).returncode == 0,
+        30,
+        "the API server takes the new field",
+        interval=0.5,
+    )
+
+    def new_field(number: int) -> str:
+        """What is left of it after the job was written."""
+        kubectl("annotate", "ej", "mnist", f"example.com/written={number}", "--overwrite")
+        return kubectl("get", "ej", "mnist", "-o", "jsonpath={.spec.newField}").stdout
+
+    try:
+        release.words("docs/operate/upgrades.md", "keep-definition", OLD_CHART=str(older))
+        assert new_field(1) == "7"
+        release.helm.chart = older
+        release.install(NO_POD)  # which has the definition again
+        wait_for(lambda: new_field(2) == "", 30, "the older definition drops it", interval=0.5)
+    finally:
+        kubectl("delete", "ej", "mnist", "--wait=false")
 
 
 def _content(thing: dict[str, Any]) -> dict[str, Any]:

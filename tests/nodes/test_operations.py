@@ -60,10 +60,11 @@ def test_the_chart_is_upgraded_and_rolled_back(
 ) -> None:
     pods = set(job.pods())
     before = set(installed.operators())
-    installed.words("docs/operate/install.md", "upgrade", REGISTRY=registry)
+    installed.words("docs/operate/upgrades.md", "upgrade", REGISTRY=registry)
+    installed.words("docs/operate/install.md", "change", REGISTRY=registry)
     between = set(installed.operators())
     assert job.goes_on() == 1, "and each step follows the one before, as below"
-    installed.words("docs/operate/install.md", "rollback", REGISTRY=registry)
+    installed.words("docs/operate/upgrades.md", "rollback", REGISTRY=registry)
     assert not before & between, "each is a new operator"
     assert not between & set(installed.operators())
     assert job.goes_on() == 1

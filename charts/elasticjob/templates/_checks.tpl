@@ -24,7 +24,10 @@
 {{- if and .Values.metrics.serviceMonitor.enabled .Values.metrics.podMonitor.enabled }}
 {{- fail "metrics.serviceMonitor.enabled and metrics.podMonitor.enabled are true: each pod would be scraped twice; choose one" }}
 {{- end }}
-{{- if and .Values.networkPolicy.metricsFrom (not (and .Values.metrics.enabled .Values.metrics.port)) }}
+{{- if and .Values.networkPolicy.metricsFrom (not .Values.metrics.enabled) }}
+{{- fail "networkPolicy.metricsFrom is set, but metrics.enabled is false: there is no port to connect to; leave networkPolicy.metricsFrom empty" }}
+{{- end }}
+{{- if and .Values.networkPolicy.metricsFrom (not .Values.metrics.port) }}
 {{- fail "networkPolicy.metricsFrom needs a port of its own for the metrics, because the kubelet must reach the probes: set metrics.port" }}
 {{- end }}
 {{- if and (or .Values.networkPolicy.metricsFrom .Values.networkPolicy.probesFrom) (not .Values.networkPolicy.enabled) }}

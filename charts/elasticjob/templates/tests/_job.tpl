@@ -47,6 +47,7 @@ main()
 {{- end }}
 
 {{- define "elasticjob.testJob" -}}
+{{- $own := get (.Values.limits.namespaces | default dict) (include "elasticjob.testNamespace" .) | default dict -}}
 apiVersion: elasticjob.dev/v1alpha1
 kind: ElasticJob
 metadata:
@@ -55,7 +56,7 @@ metadata:
   labels:
     {{- include "elasticjob.testLabels" . | nindent 4 }}
 spec:
-  replicas: {{ min 2 (.Values.limits.maxReplicas | default 2) }}
+  replicas: {{ min 2 ($own.maxReplicas | default .Values.limits.maxReplicas | default 2) }}
   failurePolicy:
     application: {maxRestarts: 0}
   # In case that its test is interrupted.
