@@ -56,7 +56,8 @@ def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
 )
 def test_budgets_select_as_kubernetes_does(selector: dict[str, Any] | None, selects: bool) -> None:
     mine = made(labels={"team": "vision"})
-    found = checks(mine, {"one": None if selector is None else LabelSelector.from_dict(selector)})
+    read: Any = None if selector is None else LabelSelector.from_dict(selector)
+    found = checks(mine, {"one": read})
     assert [(check.result, check.subject) for check in found] == [("unknown", "budget")] * selects
 
 

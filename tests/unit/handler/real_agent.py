@@ -57,7 +57,7 @@ def run_agent(
     script: str,
     operator: Callable[[], None],
     nproc: int = 1,
-    **flags: bool,
+    **flags: Any,
 ) -> None:
     """Run the agent in this thread, the main one, and ``operator`` in another, until the agent has ended.
     ``flags``: those of torchrun that an agent gets."""
