@@ -113,14 +113,17 @@ class JobRun(ClusterJob):
         annotations: dict[str, str] | None = None,
         pod: dict[str, Any] | None = None,
         env: Mapping[str, str] | None = None,
+        env_from: str = "",
         **spec: Any,
     ) -> None:
         """Apply the job; ``command`` defaults to torchrun with the script that trains until ``stop()``.
 
-        ``annotations`` and ``pod`` go into the template's metadata and spec, ``env`` into the container.
+        ``annotations`` and ``pod`` go into the template's metadata and spec, ``env`` and the ConfigMap
+        ``env_from`` into the container.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         container = {
+            **({"envFrom": [{"configMapRef": {"name": env_from}}]} if env_from else {}),
             "command": list(command or [*TORCHRUN, str(SCRIPTS / "steps.py"), str(self.folder)]),
             "env": [*ENVIRONMENT, *_path(), *({"name": k, "value": v} for k, v in (env or {}).items())],
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from typing import Any
 
 import pytest
 
@@ -95,10 +96,13 @@ def test_processes_are_those_that_the_command_asks_for(job: JobRun) -> None:
 
 
 @pytest.mark.slow
-def test_what_the_environment_says_of_rounds_is_replaced(job: JobRun) -> None:
-    """PET_STANDALONE and its like, as a ConfigMap or an image may bring them from another launcher."""
+@pytest.mark.parametrize("where", ["env", "envFrom"])
+def test_what_the_environment_says_of_rounds_is_replaced(job: JobRun, where: str) -> None:
+    """PET_STANDALONE and its like, as an image or a ConfigMap may bring them from another launcher."""
     apart = {"PET_STANDALONE": "1", "PET_NNODES": "1", "PET_RDZV_BACKEND": "c10d", "PET_RDZV_ENDPOINT": "x:1"}
-    job.apply([*TORCHRUN, str(SCRIPTS / "alone.py")], env=apart)
+    job.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "launcher"}, "data": apart})
+    given: dict[str, Any] = {"env": apart} if where == "env" else {"env_from": "launcher"}
+    job.apply([*TORCHRUN, str(SCRIPTS / "alone.py")], **given)
     job.complete()
     assert [(r["cause"], r["members"]) for r in job.rounds()] == [("Started", 2)]
 

@@ -74,6 +74,14 @@ def test_a_name_that_nobody_knows_is_named_as_that() -> None:
         check_local_addr("nowhere", unknown, no_interface)
 
 
+@pytest.mark.parametrize("name", ["trainer..svc", f"{'a' * 64}.svc", ".svc"])
+def test_a_name_that_cannot_be_one_is_named_as_that(name: str) -> None:
+    """Python refuses to ask for it."""
+    assert read_local_addr(name) == name
+    with pytest.raises(LocalAddrError, match=r"this name cannot be resolved \(a part between dots is empty"):
+        check_local_addr(name)
+
+
 def test_a_name_by_which_others_would_reach_themselves() -> None:
     with pytest.raises(LocalAddrError, match=r"which is 127\.0\.0\.1 here: the other pods would connect"):
         check_local_addr("localhost", lambda _: ["127.0.0.1", "::1"], no_interface)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -110,6 +111,35 @@ def test_half_written_checkpoints_are_moved_out_of_the_way_of_the_limit(
     huggingface.ElasticCallback().on_save(arguments, state, None)
     there = {path.name for path in tmp_path.iterdir()}
     assert there == {"checkpoint-100", "checkpoint-200", "checkpoint-300"}, "when there is a newer one"
+
+
+def test_a_kill_between_the_removal_of_old_checkpoints_and_the_marker_loses_no_complete_one(
+    huggingface: ModuleType, tmp_path: Path
+) -> None:
+    """Trainer writes a checkpoint, removes those beyond the limit, and then calls the callback: each save may
+    be the one after which the process is killed before that, also twice in a row."""
+
+    def write(step: int) -> None:
+        checkpoint(tmp_path, step, "model.safetensors", "trainer_state.json")
+        there = sorted(tmp_path.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+        for path in there[: -huggingface.LEAST_LIMIT]:
+            shutil.rmtree(path)
+
+    def mark(step: int) -> None:
+        arguments = SimpleNamespace(output_dir=str(tmp_path))
+        state: Any = SimpleNamespace(global_step=step, is_world_process_zero=True)
+        huggingface.ElasticCallback().on_save(arguments, state, None)
+
+    step = 0
+    for attempt, marked in enumerate((1, 5, 0, 0, 3, 0, 1)):
+        begin(huggingface, tmp_path, huggingface.LEAST_LIMIT, step)
+        for _ in range(marked):
+            step += 10
+            write(step)
+            mark(step)
+        write(step + 11 + attempt)
+        assert huggingface.last_checkpoint(tmp_path) == str(tmp_path / f"checkpoint-{step}")
+        assert (tmp_path / f"checkpoint-{step}" / "model.safetensors").exists()
 
 
 @pytest.mark.parametrize("limit", [None, 3])

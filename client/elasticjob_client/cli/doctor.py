@@ -10,9 +10,10 @@ import click
 
 from elasticjob_client.cli.operators import operator_namespace
 from elasticjob_client.cli.options import as_json, connected, now, optional_job_name, output
-from elasticjob_client.errors import ClientError, Forbidden
+from elasticjob_client.errors import ClientError, Forbidden, translated_errors
 
 if TYPE_CHECKING:
+    from lightkube.models.meta_v1 import LabelSelector
     from rich.text import Text
 
     from elasticjob_client import Jobs
@@ -32,8 +33,8 @@ _MARKS = {"ok": ("ok", "green"), "failed": ("FAILED", "red"), "unknown": ("?", "
 def doctor(jobs: Jobs, name: str | None, operator_namespace: str, output: str) -> None:
     """Check server, resource, operator, versions and your rights. Exits with 1 if a check fails.
 
-    With JOB, check its state, command, image, backend and resources instead, as far as the API server knows
-    them.
+    With JOB, check its state, command, image, backend, resources and disruption budgets instead, as far as
+    the API server knows them.
     """
     from elasticjob_client.cli import columns, installation, screen
 
@@ -63,7 +64,7 @@ def _row(check: Check) -> list[str | Text]:
 
 def _job(jobs: Jobs, name: str, operator_namespace: str) -> list[Check]:
     from elasticjob_client.cli import installation
-    from elasticjob_client.explain import state, template
+    from elasticjob_client.explain import budgets, state, template
 
     job = jobs.get(name)
     pods, unseen = _allowed("pods", lambda: jobs.pods(name))
@@ -74,9 +75,26 @@ def _job(jobs: Jobs, name: str, operator_namespace: str) -> list[Check]:
         state.state(job, pods or [], now()),
         *([] if state.served(job) else installation.operator(jobs, operator_namespace)),
         *template.checks(job, pods, log or ()),
+        *(budgets.checks(job, _budgets(jobs)) if budgets.matter(job) else []),
         *unseen,
         *unread,
     ]
+
+
+def _budgets(jobs: Jobs) -> dict[str, LabelSelector | None]:
+    """What the namespace's disruption budgets select, by their names. Nothing if they cannot be listed: the
+    check is a hint, which no user needs a right for."""
+    from lightkube.resources.policy_v1 import PodDisruptionBudget
+
+    try:
+        with translated_errors(f"list PodDisruptionBudgets of namespace {jobs.namespace}", jobs.server):
+            return {
+                one.metadata.name or "": one.spec.selector
+                for one in jobs.client.list(PodDisruptionBudget, namespace=jobs.namespace)
+                if one.metadata and one.spec
+            }
+    except ClientError:
+        return {}
 
 
 def _allowed(subject: str, ask: Callable[[], _T]) -> tuple[_T | None, list[Check]]:

@@ -17,11 +17,12 @@ def template(found: Any) -> dict[str, Any]:
     spec, metadata = _mapping(whole.get("spec")), _mapping(whole.get("metadata"))
     containers = [_container(one) for one in _mappings(spec.get("containers"))] or [{}]
     volumes = [_volume(one) for one in _mappings(spec.get("volumes"))]
-    annotations = _words_of(metadata.get("annotations"))
+    labels, annotations = (_words_of(metadata.get(part)) for part in ("labels", "annotations"))
+    gates = _mappings(spec.get("readinessGates"))
     return {
         **whole,
-        "metadata": {**metadata, "annotations": annotations},
-        "spec": {**spec, "containers": containers, "volumes": volumes},
+        "metadata": {**metadata, "labels": labels, "annotations": annotations},
+        "spec": {**spec, "containers": containers, "volumes": volumes, "readinessGates": gates},
     }
 
 

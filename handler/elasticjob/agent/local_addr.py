@@ -67,6 +67,11 @@ def check_local_addr(
             ) from None
         logger.warning("%s, and this name cannot be resolved at present: %s", found, error)
         return
+    except UnicodeError:
+        raise LocalAddrError(
+            f"{found}, and this name cannot be resolved (a part between dots is empty, or has more than 63 "
+            f"letters); {EXPECTED}"
+        ) from None
     if addresses and all((one := _address(text)) is not None and one.is_loopback for text in addresses):
         raise LocalAddrError(
             f"{found}, which is {addresses[0]} here: the other pods would connect to themselves; {EXPECTED}"

@@ -22,8 +22,8 @@ from elasticjob_client.errors import (
     NotInstalled,
     Rejected,
 )
-from tests.unit.client.conftest import body, container
-from tests.unit.client.made import NOW
+from tests.unit.client.conftest import RUNNING, body, container
+from tests.unit.client.made import NOW, ago
 from tests.unit.client.server import JOBS, PODS, Server, refusal
 
 Run = Callable[..., Result]
@@ -263,6 +263,17 @@ def test_logs_of_a_rank_are_those_of_its_pods(server: Server, run: Run) -> None:
     (line,) = lines(run("logs", "mnist", "--all", "--round", "2", "-o", "json"))
     assert json.loads(line)["rank"] == 1
     assert "no group rank 7: expected 0 to 1" in str(run("logs", "mnist", "--rank", "7").exception)
+
+
+def test_logs_of_a_round_say_in_which_file_its_output_is(server: Server, run: Run) -> None:
+    """With --redirects and --log-dir: the handler names the file in each round, shortly after its start."""
+    said = "the workers' output goes into files, such as /logs/{}/attempt_0/0/stderr.log. torch removes"
+    server.answers[PODS]["items"][0]["status"]["containerStatuses"] = [RUNNING]
+    server.answers[f"{PODS}/mnist-0-0/log"] = "".join(
+        f"{ago(seconds)} {said.format(number)}\n" for number, seconds in ((1, 2395), (2, 117.5))
+    )
+    for number in (1, 2):
+        assert lines(run("logs", "mnist", "--round", str(number))) == [said.format(number)]
 
 
 def test_logs_without_times_are_one_pod_after_the_other(server: Server, run: Run) -> None:

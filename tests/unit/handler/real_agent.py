@@ -52,14 +52,27 @@ class Rounds:
 
 
 def run_agent(
-    handler: K8sRendezvousHandler, folder: Path, script: str, operator: Callable[[], None], nproc: int = 1
+    handler: K8sRendezvousHandler,
+    folder: Path,
+    script: str,
+    operator: Callable[[], None],
+    nproc: int = 1,
+    **flags: Any,
 ) -> None:
-    """Run the agent in this thread, the main one, and ``operator`` in another, until the agent has ended."""
+    """Run the agent in this thread, the main one, and ``operator`` in another, until the agent has ended.
+    ``flags``: those of torchrun that an agent gets."""
     path = folder / "worker.py"
     path.write_text(script)
     args = ("-u", str(path), str(folder))
     spec = WorkerSpec(
-        "default", nproc, handler, entrypoint=sys.executable, args=args, max_restarts=9, monitor_interval=0.05
+        "default",
+        nproc,
+        handler,
+        entrypoint=sys.executable,
+        args=args,
+        max_restarts=9,
+        monitor_interval=0.05,
+        **flags,
     )
     agent = LocalElasticAgent(spec, DefaultLogsSpecs(log_dir=str(folder / "logs")))
     errors: list[BaseException] = []

@@ -8,12 +8,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.distributed.elastic.agent.server import WorkerSpec
 
 from devcluster.wait import wait_for
 from elasticjob.contract import names
@@ -67,9 +68,17 @@ class Agent:
         self.others: list[subprocess.Popen[bytes]] = []
         self._start = start
 
-    def run(self, script: str, operator: Callable[[], None], nproc: int = 1, **settings: Any) -> None:
+    def run(
+        self,
+        script: str,
+        operator: Callable[[], None],
+        nproc: int = 1,
+        flags: Mapping[str, bool] | None = None,
+        **settings: Any,
+    ) -> None:
         """Run it with workers of this script, and ``operator`` in another thread."""
-        run_agent(self._start("a", **settings), self.folder, PROLOGUE + script, operator, nproc)
+        handler = self._start("a", **settings)
+        run_agent(handler, self.folder, PROLOGUE + script, operator, nproc, **(flags or {}))
 
     def said(self, what: str, rank: int = 0, number: int = 1) -> str:
         """What a worker has said, as soon as it has."""
@@ -171,9 +180,14 @@ def test_what_is_no_worker_neither_dumps_its_stack_nor_ends(
     assert uploader.poll() is None
 
 
+VIRTUAL = "virtual_local_rank"
+"""torchrun's --virtual-local-rank, as its agent gets it."""
+BY_TORCHRUN = pytest.mark.skipif(
+    VIRTUAL not in {one.name for one in fields(WorkerSpec)}, reason="torchrun has no --virtual-local-rank"
+)
 STEPS_WITH_RANK_0 = """
 from elasticjob import should_stop, stop_here
-os.environ["LOCAL_RANK"] = "0"
+assert os.environ["LOCAL_RANK"] == "0"
 step = 0
 while True:
     step += 1
@@ -184,7 +198,16 @@ while True:
 """
 
 
-def test_workers_that_all_call_themselves_local_rank_0_stop_at_one_step(agent: Agent) -> None:
+@pytest.mark.parametrize(
+    ("flags", "script"),
+    [
+        pytest.param({VIRTUAL: True}, STEPS_WITH_RANK_0, id="by torchrun", marks=BY_TORCHRUN),
+        pytest.param({}, f"os.environ['LOCAL_RANK'] = '0'\n{STEPS_WITH_RANK_0}", id="by the script"),
+    ],
+)
+def test_workers_that_all_call_themselves_local_rank_0_stop_at_one_step(
+    agent: Agent, flags: dict[str, bool], script: str
+) -> None:
     """--virtual-local-rank of torchrun, and scripts that set CUDA_VISIBLE_DEVICES."""
 
     def operator() -> None:
@@ -195,7 +218,7 @@ def test_workers_that_all_call_themselves_local_rank_0_stop_at_one_step(agent: A
         agent.rounds.end()
         agent.rounds.complete()
 
-    agent.run(STEPS_WITH_RANK_0, operator, nproc=2)
+    agent.run(script, operator, nproc=2, flags=flags)
 
 
 FEWER_BATCHES = """
