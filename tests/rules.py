@@ -345,6 +345,7 @@ RULES = {
     "I10 the size in one piece": Rule("changes.scaling._least", gives(1)),
     "I10 nothing is done again": Rule("changes.scaling.has_succeeded", gives(False)),
     "quota follows pods": Rule("queue.changes._Room.take", gives(True)),
+    "pods leave a PodGroup that holds them": Rule("pods.pods._leave_group", gives(None)),
     "quota waits for no pause": Rule("state.pass_state.Pass.beyond_quota", gives(0)),
     "quota waits for no round": Rule("pods.pods._give_quota_back", gives(None)),
     "who cannot write speaks through others": Rule("losses.unheard.says_left", gives(False)),

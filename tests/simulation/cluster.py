@@ -13,6 +13,7 @@ from typing import NamedTuple
 from elasticjob_operator.plan.state.model import Exit, Pod
 from tests.simulation.agent import Agent
 from tests.simulation.api import Api, Item, Key
+from tests.simulation.gang import Gang
 from tests.simulation.ground import Network
 from tests.simulation.kernel import Kernel
 
@@ -63,6 +64,7 @@ class Cluster(Network):
         """restartPolicy OnFailure, as pods of others may have it."""
         self.sidecars = False
         """Whether beside each training container another one runs until its pod is deleted."""
+        self.gang: Gang | None = None
         self.severed: set[tuple[str, str]] = set()
         """Pairs of pods (by UID) that can't reach each other."""
         self._start_agent = start_agent
@@ -210,13 +212,17 @@ class Cluster(Network):
         item = self.api.items.get(key)
         if item is None or item.uid != uid or item.value.node or item.value.deleting:
             return
+        if self.gang is not None and self.gang.holds(item.value):
+            self.kernel.after(self.kernel.between(0.2, 2.0), self._schedule, key, uid)
+            return
+        together = 1 if self.gang is None else self.gang.together(item.value)
         avoids = item.value.avoids
         ready = [
             n
             for n in self.nodes.values()
             if n.exists and self._is_ready(n) and n.name not in avoids and not self._has_notice(n)
         ]
-        if self.no_room or not ready or self._taken() >= self.places():
+        if self.no_room or not ready or self._taken() + together > self.places():
             if not item.value.unschedulable:
                 self.api.put(key, replace(item.value, unschedulable="0/3 nodes are available"), uid)
             self.kernel.after(self.kernel.between(1.0, 5.0), self._schedule, key, uid)

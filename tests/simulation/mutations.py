@@ -52,5 +52,6 @@ MUTATIONS = [
     Mutation(("Liveness",), "growth waits for them a minute", 77, "warm"),
     Mutation(("I3",), "I3 only some sizes", 0, "sizes"),
     Mutation(("Quota",), "quota follows pods", 0, "queue"),
+    Mutation(("Gang", "Liveness"), "pods leave a PodGroup that holds them", 142, "gang"),
     Mutation(("Liveness",), "a drain ends whoever has succeeded", 28, "uneven"),
 ]

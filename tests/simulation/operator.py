@@ -22,7 +22,7 @@ from elasticjob_operator.act.write_backoff import ROUND, STATUS, WriteBackoff
 from elasticjob_operator.observe import errors
 from elasticjob_operator.plan.planner import plan, plan_without_status_write
 from elasticjob_operator.plan.rounds import rounds
-from elasticjob_operator.plan.state.model import VERBS, Action, Job, Now, Plan, Target
+from elasticjob_operator.plan.state.model import VERBS, Action, Job, Now, Observed, Plan, Target
 from elasticjob_operator.plan.state.status import JobStatus
 from tests.simulation.api import (
     JOB_KEY,
@@ -35,6 +35,7 @@ from tests.simulation.api import (
     Refused,
     Unavailable,
 )
+from tests.simulation.gang import GangShell
 from tests.simulation.informers import NAMESPACE, Informers, JobValue, Stale, Vanished
 from tests.simulation.kernel import Kernel, Script, Thread
 from tests.simulation.owned import Owned
@@ -57,6 +58,7 @@ class Operator(Informers):
         mono: float,
         told: Callable[[str], None],
         queued: bool = False,
+        gang: bool | None = None,
     ) -> None:
         self._own = random.Random(kernel.rng.getrandbits(32))
         """For nonces: a pass more or less changes nothing else of the history."""
@@ -68,6 +70,7 @@ class Operator(Informers):
         self.owned: Owned | None = None
         """Set in histories in which writing these fails."""
         self.queue = QueueShell(self) if queued else None
+        self.gang = GangShell(self, gang) if gang is not None else None
         self.passes = 0
         self._publisher = RoundPublisher(self)
         self._pods = PodWriter(
@@ -169,14 +172,14 @@ class Operator(Informers):
         )
         self.passes += 1
         hurried, self._heard = self._heard, False
-        observed = replace(self.observe(value.job), failing_writes=self.write_backoff.failing_writes())
+        observed = self._observe(value.job)
         job = value.job if self.queue is None else self.queue.limited(value.job, value.status)
         decided = self._small_records(plan, job, value.status, observed, now, self.timers)
         if decided.judged_unheard:
             yield from self._confirm_silence()
             if self.cache.items.get(JOB_KEY) is not item:
                 raise Stale
-            observed = replace(self.observe(value.job), failing_writes=self.write_backoff.failing_writes())
+            observed = self._observe(value.job)
             decided = self._small_records(plan, job, value.status, observed, now, self.timers)
         may_project = self._publisher.check(value.job, decided.record, fresh)
         written = yield from self._try_status(item, decided, hurried)
@@ -200,6 +203,10 @@ class Operator(Informers):
             self.owned.keep(value.job, decided)
             self.owned.tell(decided.events)
             actions = self.owned.possible(value.job, actions)
+        if self.gang is not None:
+            self.gang.keep(value.job, decided)
+            actions = self.gang.possible(value.job, actions)
+            self._pods.group = self.gang.group_of(value.job) or ""
         for verb in VERBS:
             self.write_backoff.keep(verb, [action.target for action in actions])
         hanging = 0
@@ -220,6 +227,11 @@ class Operator(Informers):
         under_way = self.under_way | (frozenset() if self.owned is None else self.owned.under_way)
         delays = [decided.wake_after, postponed, self.write_backoff.wake_after(self.kernel.now, under_way)]
         return min((d for d in delays if d is not None), default=None)
+
+    def _observe(self, job: Job) -> Observed:
+        fixed = None if self.gang is None else self.gang.fixed_minimum()
+        failing = self.write_backoff.failing_writes()
+        return replace(self.observe(job), failing_writes=failing, fixed_gang=fixed)
 
     def _write_action(self, job: Job, action: Action) -> Script:
         try:

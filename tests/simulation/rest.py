@@ -186,6 +186,8 @@ def _check_rest(w: World) -> None:
     _check_remains(w)
     if w.kueue is not None:
         w.kueue.check_rest()
+    if w.cluster.gang is not None:
+        w.cluster.gang.check_rest()
 
 
 def _check_what_is_possible(w: World) -> None:

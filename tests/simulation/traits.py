@@ -14,7 +14,7 @@ from elasticjob.rounds.sizes import ANY, Sizes
 
 CLASSES = (
     *("sidecars", "broken", "scale", "commands", "neighbour", "writes", "stranded", "fencing", "drains"),
-    *("payback", "warm", "fenced", "uneven", "mute", "sizes", "racks", "queue"),
+    *("payback", "warm", "fenced", "uneven", "mute", "sizes", "racks", "queue", "gang"),
 )
 SHARE = 0.1
 """The part of all histories in which a class is."""
@@ -86,7 +86,7 @@ class Traits:
     script calls ``should_stop``, and every other slot's workers have so many seconds less to train. ``mute``:
     so often (seconds) the API server refuses an agent's writes for a while, and not what it reads. ``sizes``:
     rounds may only have these. ``racks``: the racks of the nodes are known. ``queue``: the job is in a queue
-    of Kueue."""
+    of Kueue. ``gang``: the job has a PodGroup, whose minimum cannot be changed (True) or can (False)."""
 
     sidecars: bool = False
     places: int | None = None
@@ -106,6 +106,7 @@ class Traits:
     sizes: Sizes = ANY
     racks: bool = False
     queue: bool = False
+    gang: bool | None = None
 
     @property
     def holds_pods(self) -> bool:
@@ -140,6 +141,7 @@ def draw(seed: int) -> Traits:
         dice["sizes"].choice(_SIZES) if "sizes" in here else ANY,
         "racks" in here,
         "queue" in here,
+        dice["gang"].random() < 0.5 if "gang" in here else None,
     )
 
 

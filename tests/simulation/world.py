@@ -15,13 +15,22 @@ from elasticjob_operator.plan.state.evidence import (
     SCALING,
 )
 from elasticjob_operator.plan.state.grant import QueueRequest
-from elasticjob_operator.plan.state.model import CreatePod, DeletePod, Job, JobSpec, Limit, Pod
+from elasticjob_operator.plan.state.model import (
+    CreatePod,
+    DeletePod,
+    GangScheduling,
+    Job,
+    JobSpec,
+    Limit,
+    Pod,
+)
 from elasticjob_operator.plan.state.sized import sized
 from elasticjob_operator.plan.state.status import JobStatus
 from tests.asked import asked
 from tests.simulation.agent import Agent
 from tests.simulation.api import JOB_KEY, LIST_KEY, ROUND_KEY, Api, Item, Key
 from tests.simulation.cluster import Cluster
+from tests.simulation.gang import GROUP_KEY, Gang
 from tests.simulation.ground import Behaviour
 from tests.simulation.informers import JobValue
 from tests.simulation.kernel import Kernel
@@ -98,8 +107,10 @@ class World(Training):
         self.cluster.restarts_in_place = self.others and rng.random() < 0.5
         self.oracle.past.restarts_in_place = self.cluster.restarts_in_place
         self.queued = self.traits.queue and not self.others
+        self.gang = None if self.others or self.queued else self.traits.gang
         self.make_job()
         self.kueue = Kueue(self) if self.queued else None
+        self.cluster.gang = Gang(self) if self.gang is not None else None
         if self.others:
             self.workload = Workload(kernel, self.api, self._wanted)
         self.operators: list[Operator] = []
@@ -136,6 +147,7 @@ class World(Training):
             application=Limit(budget, None if budget is None else 10_000),
             infrastructure=Limit(),
             fencing_after=self.traits.fencing,
+            gang_scheduling=GangScheduling.NONE if self.gang is None else GangScheduling.KUBERNETES,
             payback=self.traits.payback,
             spares=rng.choice((0, 0, 0, 1, 2)),
             limits=Limits(hang_timeout=rng.choice((0, 30, 90)) if self.behaviour.steps else 0),
@@ -168,7 +180,7 @@ class World(Training):
                 self.kernel.after(self.kernel.between(0.1, 3.0), self.cluster.collect, key[1], item.uid)
             elif key[0] == KIND:
                 self.kernel.after(self.kernel.between(0.1, 3.0), self._collect_workload, key, item.uid)
-            elif key in (ROUND_KEY, LIST_KEY):
+            elif key in (ROUND_KEY, LIST_KEY, GROUP_KEY):
                 self.kernel.after(self.kernel.between(0.1, 3.0), self._collect_record, key, item.uid)
 
     def _collect_record(self, key: Key, uid: str) -> None:
@@ -196,6 +208,7 @@ class World(Training):
             float(int(rng.uniform(0.0, 2 * self.clocks))),
             self.kernel.say,
             self.queued,
+            self.gang,
         )
         if self.traits.racks:
             operator.domains = {name: (f"rack={name[-1] in '02'}", name) for name in self.cluster.nodes}

@@ -124,6 +124,8 @@ class PodWriter:
         self._delete_pod = delete_pod
         self._delete_job = delete_job
         self._told = told
+        self.group = ""
+        """The PodGroup of new pods."""
 
     def write(self, job: Job, action: Action) -> Script:
         """Carry it out. Raises Unavailable, Refused."""
@@ -132,6 +134,7 @@ class PodWriter:
             name = action.name
             uid = f"{job.uid}-{informers.kernel.rng.getrandbits(32):08x}"
             pod = Pod(name, uid, slot=action.slot, attempt=action.attempt, avoids=action.avoid)
+            pod = replace(pod, group=self.group)
             if job.spec.drain_seconds:
                 pod = replace(pod, drain_seconds=HOOK_SECONDS, replace_seconds=HOOK_REPLACE_SECONDS)
             try:
