@@ -16,7 +16,7 @@ PERIOD, HURRIED = "30d", "3d"
 """What the queries ask for, and what is asked here: promtool's tests take no more than 10,000 samples."""
 A_DAY = 24 * 12
 """Samples, one every five minutes."""
-ANSWERS = {
+ANSWERS: dict[str, dict[str, float]] = {
     "pod hours in running rounds": {"team-a": 4 * 72 + 2 * 24, "team-b": 0},
     "pod hours that were asked for": {"team-a": 5 * 72, "team-b": 3 * 72},
     "GPU hours": {"team-a": 8 * 24},
