@@ -111,10 +111,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--gang-scheduling",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="jobs with spec.gangScheduling have a PodGroup of Kubernetes (default: "
-        "$ELASTICJOB_GANG_SCHEDULING, or no)",
+        action="append",
+        default=[],
+        metavar="KIND",
+        help="jobs with this spec.gangScheduling have a PodGroup: Kubernetes, Coscheduling or Volcano; can "
+        "be repeated (default: $ELASTICJOB_GANG_SCHEDULING, or none)",
     )
     flags = parser.add_argument_group(
         "leader election",
@@ -156,13 +157,14 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 def choose(arguments: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Settings:
     """The settings: flags, else the environment. Raises BadSetting."""
     flags = {name: value for name, value in vars(arguments).items() if name.startswith("leader_elect_")}
-    for name in ("leader_elect", "metrics_per_job", "kueue", "gang_scheduling"):
+    for name in ("leader_elect", "metrics_per_job", "kueue"):
         value = getattr(arguments, name)
         flags[name] = None if value is None else str(value).lower()
     flags["metrics_bind_address"] = arguments.metrics_bind_address
     flags["metrics_token_file"] = arguments.metrics_token_file
     flags["metrics_max_jobs"] = arguments.metrics_max_jobs
     flags["health_probe_bind_address"] = arguments.health_probe_bind_address
+    flags["gang_scheduling"] = ",".join(arguments.gang_scheduling)
     flags["namespaces"] = ",".join(arguments.namespace)
     flags["default_ttl_seconds_after_finished"] = arguments.default_ttl_seconds_after_finished
     flags["default_active_deadline_seconds"] = arguments.default_active_deadline_seconds

@@ -18,7 +18,7 @@ from elasticjob import __version__
 from elasticjob_operator.leadership.core import Place, Timing
 from elasticjob_operator.logs import FORMATS, LEVELS, LogSettings
 from elasticjob_operator.observe.spec import JobDefaults, memory_bytes
-from elasticjob_operator.plan.state.model import CopySpread
+from elasticjob_operator.plan.state.model import CopySpread, GangScheduling
 
 NAMESPACES_ENV = "ELASTICJOB_NAMESPACES"
 LEADER_ELECT_ENV = "ELASTICJOB_LEADER_ELECT"
@@ -78,6 +78,7 @@ _ACCOUNT_FIELDS = {"maxRestarts": 0, "windowSeconds": 1}
 _OTHER_LIMITS = {"maxRoundsWithoutProgress": 1, "hangTimeoutSeconds": 1, "idleDeadlineSeconds": 1}
 """Fields of a failure policy, and the least of each."""
 _PULL_POLICIES = ("", "Always", "IfNotPresent", "Never")
+_GANGS = tuple(gang.value for gang in GangScheduling if gang != GangScheduling.NONE)
 _KEY = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _LEAST_TOKEN = 16
 _TOKEN = re.compile(rf"[!-~]{{{_LEAST_TOKEN},4096}}")
@@ -135,8 +136,8 @@ class Settings:
     """Keys of taints that say that a node is about to go; empty: none is heeded."""
     kueue: bool = False
     """Jobs with the label of a queue wait for Kueue to admit them."""
-    gang_scheduling: bool = False
-    """Jobs that ask for it have PodGroups of Kubernetes."""
+    gang_scheduling: tuple[str, ...] = ()
+    """The PodGroups that jobs may ask for: values of spec.gangScheduling."""
     election: Place | None = None
     """The Lease that decides which of several processes acts; None: this one does."""
 
@@ -179,7 +180,7 @@ def from_environment(
         topology=_keys(given, TOPOLOGY_ENV, TOPOLOGY, "labels", "topology.kubernetes.io/zone"),
         notice_taints=_keys(given, NOTICE_TAINTS_ENV, NOTICE_TAINTS, "taints", "karpenter.sh/disrupted"),
         kueue=_truth(given, KUEUE_ENV, default=False),
-        gang_scheduling=_truth(given, GANG_ENV, default=False),
+        gang_scheduling=_gangs(given),
         election=_election(given) if elect else None,
         probes=_address(given, PROBES_ENV),
         metrics=_metrics(given),
@@ -255,6 +256,15 @@ def _keys(
             expected = f"must be keys of {what} with commas between them, such as {example}, or off"
             raise BadSetting(f"{name} {expected}; found {key!r}")
     return tuple(dict.fromkeys(keys))
+
+
+def _gangs(given: Mapping[str, str]) -> tuple[str, ...]:
+    names = [name.strip() for name in given.get(GANG_ENV, "").split(",") if name.strip()]
+    for name in names:
+        if name not in _GANGS:
+            expected = f"must be some of {', '.join(_GANGS)} with commas between them"
+            raise BadSetting(f"{GANG_ENV} {expected}; found {name!r}")
+    return tuple(dict.fromkeys(names))
 
 
 def _number(given: Mapping[str, str], name: str, least: int) -> int | None:

@@ -105,6 +105,7 @@ SWITCHES: dict[str, dict[str, Any]] = {
     },
     "kueue": {"kueue": {"enabled": True}},
     "gang": {"gangScheduling": {"kubernetes": True}},
+    **{gang: {"gangScheduling": {gang: True}} for gang in ("coscheduling", "volcano")},
     "no notices": {"nodeNotices": {"taints": []}},
     "topology": {"topology": {"keys": ["a.example/row", "rack"]}},
     "all addresses": {"probes": {"address": "[::]", "port": 9090}},

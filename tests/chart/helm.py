@@ -63,7 +63,7 @@ VALUES: dict[str, dict[str, Any]] = {
         },
         "limits": {"maxReplicas": 64, "maxSpares": 8, "namespaces": {"team-a": {"maxReplicas": 128}}},
         "kueue": {"enabled": True},
-        "gangScheduling": {"kubernetes": True},
+        "gangScheduling": {"kubernetes": True, "coscheduling": True, "volcano": True},
         "nodeNotices": {"taints": ["example.com/maintenance", "karpenter.sh/disrupted"]},
         "extraVolumes": [{"name": "authorities", "configMap": {"name": "authorities"}}],
         "extraVolumeMounts": [{"name": "authorities", "mountPath": "/etc/authorities", "readOnly": True}],

@@ -22,6 +22,7 @@ from tests.chart.helm import GOLDEN, KEPT, VALUES, Helm, golden, objects, of_kin
 
 CRD = generate.ROOT / "crds" / "elasticjobs.elasticjob.dev.yaml"
 ROLES = ("ClusterRole", "Role")
+GANGS = ("kubernetes", "coscheduling", "volcano")
 
 
 @pytest.mark.parametrize("name", KEPT)
@@ -344,8 +345,8 @@ def test_what_is_no_jobs_never_meets_the_leader_only_policy(helm: Helm) -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [{}, {"kueue": {"enabled": True}}, {"gangScheduling": {"kubernetes": True}}],
-    ids=["default", "kueue", "gang"],
+    [{}, {"kueue": {"enabled": True}}, *({"gangScheduling": {gang: True}} for gang in GANGS)],
+    ids=["default", "kueue", *GANGS],
 )
 def test_whatever_the_operator_may_write_only_the_leader_may(helm: Helm, values: dict[str, Any]) -> None:
     """A rule for pods does not hold for pods/status: a new write needs its word in the policy, too."""

@@ -12,10 +12,11 @@ from devcluster.cluster import Cluster
 from devcluster.commands import Options, with_pod_groups
 from tests.chart import added_rights
 from tests.e2e.job import Operator
+from tests.gang.gangs import ALL, KUBERNETES, Gang
 from tests.gang.placed_job import PlacedJob
 
-ON = {"gangScheduling": {"kubernetes": True}}
-"""The chart's value."""
+ON = {"gangScheduling": {gang.name.lower(): True for gang in ALL}}
+"""The chart's values."""
 
 
 @pytest.fixture(scope="session")
@@ -24,9 +25,15 @@ def devcluster_options() -> Options:
     return with_pod_groups(Options(further_controllers=["resourcequota-controller"]), chosen_kubernetes())
 
 
+@pytest.fixture
+def gang() -> Gang:
+    """Whose PodGroups the test's jobs have."""
+    return KUBERNETES
+
+
 @pytest.fixture(scope="session")
 def rights_given(installed: Cluster, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What the chart's value adds to the operator's account."""
+    """What the chart's values add to the operator's account."""
     added_rights.give(installed, ON, tmp_path_factory.mktemp("helm"))
 
 
@@ -34,20 +41,23 @@ def rights_given(installed: Cluster, tmp_path_factory: pytest.TempPathFactory) -
 def operator(rights_given: None, installed: Cluster, namespace: str, tmp_path: Path) -> Iterator[Operator]:
     """An operator that serves the test's namespace and makes PodGroups."""
     del rights_given
-    running = Operator(installed, namespace, tmp_path / "operator.log", flags=["--gang-scheduling"])
+    flags = [f"--gang-scheduling={gang.name}" for gang in ALL]
+    running = Operator(installed, namespace, tmp_path / "operator.log", flags=flags)
     yield running
     running.stop()
     print(running.log.read_text()[-8000:])
 
 
 @pytest.fixture
-def job(operator: Operator, installed: Cluster, namespace: str) -> Iterator[Callable[[str], PlacedJob]]:
+def job(
+    operator: Operator, installed: Cluster, namespace: str, gang: Gang
+) -> Iterator[Callable[[str], PlacedJob]]:
     """Jobs not yet applied, by name. At the end the nodes are free, and can be used."""
     del operator
     made: list[PlacedJob] = []
 
     def make(name: str) -> PlacedJob:
-        made.append(PlacedJob(installed, namespace, name))
+        made.append(PlacedJob(installed, namespace, name, gang))
         return made[-1]
 
     yield make

@@ -5,27 +5,28 @@ from __future__ import annotations
 from typing import Any
 
 from devcluster.access import ClusterAccess
+from tests.gang.gangs import Gang, at
 from tests.integration.lifecycle_job import PlayedJob
 
 A_NODE = {"requests": {"cpu": "40"}}
 """More than half of devcluster's nodes, which have 64."""
-API = "/apis/scheduling.k8s.io"
 
 
 class PlacedJob(PlayedJob):
     """One ElasticJob with a PodGroup, unless it asks for none."""
 
-    def __init__(self, cluster: ClusterAccess, namespace: str, name: str) -> None:
+    def __init__(self, cluster: ClusterAccess, namespace: str, name: str, gang: Gang) -> None:
         super().__init__(cluster, namespace, name)
         self.resources = A_NODE
+        self.gang = gang
 
-    def submit(
-        self, replicas: int, minimum: int | None = None, gang: str = "Kubernetes", **spec: Any
-    ) -> None:
+    def submit(self, replicas: int, minimum: int | None = None, grouped: bool = True, **spec: Any) -> None:
         """Apply the job."""
         if minimum is not None:
             spec["minReplicas"] = minimum
-        self.apply(replicas=replicas, gangScheduling=gang, **spec)
+        pod = {"schedulerName": self.gang.scheduler} if self.gang.scheduler else None
+        asked = self.gang.name if grouped else "None"
+        self.apply(pod=pod, replicas=replicas, gangScheduling=asked, **spec)
 
     def live(self) -> dict[str, dict[str, Any]]:
         """Its pods that are not on their way out."""
@@ -37,24 +38,25 @@ class PlacedJob(PlayedJob):
 
     def groups(self) -> set[str]:
         """The PodGroups that its pods name, "" for those that name none."""
-        specs = (pod["spec"] for pod in self.live().values())
-        return {spec.get("schedulingGroup", {}).get("podGroupName", "") for spec in specs}
+        return {self.gang.group_of(pod) for pod in self.live().values()}
 
     def minimum(self) -> int | None:
         """How many pods its PodGroup gathers; None without one."""
-        found = self.group()
-        return found["spec"]["schedulingPolicy"]["gang"]["minCount"] if found else None
+        found: int | None = at(self.group(), self.gang.minimum)
+        return found
 
     def group(self) -> dict[str, Any]:
         """Its PodGroup, {} without one."""
-        version = "v1alpha2" if self.fixed else "v1beta1"
-        path = f"{API}/{version}/namespaces/{self.namespace}/podgroups/{self.name}-elasticjob"
+        served = [one for one in self.gang.versions if self.cluster.read(f"/apis/{one}")]
+        if not served:
+            return {}
+        path = f"/apis/{served[0]}/namespaces/{self.namespace}/podgroups/{self.name}-elasticjob"
         return self.cluster.read(path)
 
     @property
     def fixed(self) -> bool:
-        """Whether PodGroups of this cluster cannot be changed."""
-        return bool(self.cluster.read(f"{API}/v1alpha2"))
+        """Whether its PodGroup cannot be changed."""
+        return bool(self.group().get("apiVersion") == "scheduling.k8s.io/v1alpha2")
 
     def speaks_of(self, words: str) -> bool:
         """Whether the job's condition has these words."""

@@ -29,12 +29,12 @@ def cordoned(cluster: Cluster, *nodes: str) -> Iterator[None]:
     cluster.kubectl("uncordon", *nodes)
 
 
-def submit_at_once(cluster: Cluster, make: Make, gang: str) -> tuple[PlacedJob, PlacedJob]:
+def submit_at_once(cluster: Cluster, make: Make, grouped: bool) -> tuple[PlacedJob, PlacedJob]:
     """Two jobs of two pods each, on three nodes. The scheduler sees all pods at the same time."""
     cluster.component("scheduler").stop()
     first, second = (make(name) for name in TAKING_TURNS)
     for one in (first, second):
-        one.submit(2, gang=gang)
+        one.submit(2, grouped=grouped)
     for one in (first, second):
         one.has(live=2, placed=0)
     cluster.component("scheduler").start()
@@ -43,7 +43,7 @@ def submit_at_once(cluster: Cluster, make: Make, gang: str) -> tuple[PlacedJob, 
 
 def test_two_jobs_that_would_deadlock_half_placed_do_not(installed: Cluster, job: Make) -> None:
     with cordoned(installed, installed.node_names[0]):
-        first, second = submit_at_once(installed, job, "Kubernetes")
+        first, second = submit_at_once(installed, job, grouped=True)
         first.wait_for(
             lambda: sorted(len(one.placed()) for one in (first, second)) == [0, 2], "one is placed"
         )
@@ -59,7 +59,7 @@ def test_two_jobs_that_would_deadlock_half_placed_do_not(installed: Cluster, job
 def test_without_gang_scheduling_they_do(installed: Cluster, job: Make) -> None:
     """What the test above is about: each holds a node for which the other waits."""
     with cordoned(installed, installed.node_names[0]):
-        first, second = submit_at_once(installed, job, "None")
+        first, second = submit_at_once(installed, job, grouped=False)
         first.has(live=2, placed=1)
         second.has(live=2, placed=1)
         assert (first.groups(), first.group()) == ({""}, {})

@@ -38,7 +38,7 @@ class SpecCommands:
     def do_job(self, **options: str) -> None:
         """Set fields of the spec; ``template=none`` for pods of others, ``node``: the template names it;
         ``sizes=2,4`` or ``multiple=4``; ``gang=fixed``: a PodGroup that cannot be changed, ``gang=yes``: one
-        that can."""
+        that can, ``gang=Coscheduling`` or ``Volcano``: another scheduler's."""
         spec = asked(self.job.spec)
         budgets = {}
         for account in ("application", "infrastructure"):
@@ -62,7 +62,7 @@ class SpecCommands:
                     if "memory" in options
                     else spec.memory_checkpoints
                 ),
-                gang_scheduling=GangScheduling.KUBERNETES if "gang" in options else spec.gang_scheduling,
+                gang_scheduling=_gang(options["gang"]) if "gang" in options else spec.gang_scheduling,
                 drain_seconds=int(options.get("drain", spec.drain_seconds)),
                 payback=int(options["payback"]) if "payback" in options else spec.payback,
                 idle_deadline=(
@@ -162,3 +162,7 @@ def _sized(spec: JobSpec, options: dict[str, str], **changes: Any) -> JobSpec:
 
 def _on(options: dict[str, str], template: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     return {"spec": {"nodeName": options["node"]}} if "node" in options else template
+
+
+def _gang(word: str) -> str:
+    return GangScheduling.KUBERNETES if word in ("yes", "fixed") else GangScheduling(word)

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from elasticjob_operator.act.job_state import Stale, Vanished
+from elasticjob_operator.act.owned_kinds import NETWORK_POLICY
 from elasticjob_operator.controller.controller import Controller
 from elasticjob_operator.controller.registry import JobEntry
 from elasticjob_operator.observe.answers import Json
@@ -199,10 +200,10 @@ async def test_what_a_job_owns_is_not_compared_during_a_pass_that_may_be_writing
     scene.enqueue("a")
     await scene.nothing_more(1)
     owned = scene.entry().state.owned
-    owned.written["NetworkPolicy"] = JOB_ONLY
+    owned.written[NETWORK_POLICY] = JOB_ONLY
     await scene.controller.source.compare_all_owned()
-    assert owned.written["NetworkPolicy"] == JOB_ONLY
+    assert owned.written[NETWORK_POLICY] == JOB_ONLY
     scene.passes.go_on.set()
     await scene.until(passes=1)
     await scene.controller.source.compare_all_owned()
-    assert owned.written["NetworkPolicy"] != JOB_ONLY
+    assert owned.written[NETWORK_POLICY] != JOB_ONLY

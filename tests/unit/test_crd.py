@@ -23,6 +23,7 @@ from elasticjob_operator.plan.state.evidence import ACCOUNTS
 from elasticjob_operator.plan.state.model import (
     CleanPodPolicy,
     CopySpread,
+    GangScheduling,
     HandlerSource,
     JobSpec,
     MemoryCheckpoints,
@@ -216,6 +217,7 @@ def test_words_are_those_of_the_planner() -> None:
     assert FIELDS["spec.handlerSource"]["enum"] == [where.value for where in HandlerSource]
     assert FIELDS["spec.cleanPodPolicy"]["enum"] == [policy.value for policy in CleanPodPolicy]
     assert FIELDS["spec.networkPolicy"]["enum"] == [policy.value for policy in NetworkPolicy]
+    assert FIELDS["spec.gangScheduling"]["enum"] == [gang.value for gang in GangScheduling]
     assert FIELDS["spec.memoryCheckpoints.spread"]["enum"] == [spread.value for spread in CopySpread]
     sources = re.findall(r"(\w+): ", FIELDS["status.roundHistory[].resumed.from"]["description"])
     assert sources == [source.value for source in Source]

@@ -48,6 +48,7 @@ OF_KUBEFLOW = {
 }
 """Of PyTorchJob, TrainJob and its runtimes."""
 OF_KUEUE = {"externalFrameworks", "queueingStrategy", "recoveryTimeout", "waitForPodsReady"}
+OF_COSCHEDULING = {"permitWaitingTimeSeconds"}
 """Of its configuration and its queues."""
 OF_THE_PROBES = {"heardSeconds", "loopLagSeconds"}
 PATH = re.compile(r"(?<![\w./-])((?:spec|status)(?:\.(?!(?:md|py)\b)[a-zA-Z]+)+)")
@@ -103,6 +104,7 @@ NAMES = (
     | OF_OTHERS
     | OF_KUBEFLOW
     | OF_KUEUE
+    | OF_COSCHEDULING
     | OF_THE_PROBES
     | OF_RECORDS
     | OF_COMMANDS

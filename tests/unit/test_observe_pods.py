@@ -156,7 +156,7 @@ def test_a_disruption_is_a_reason() -> None:
     assert (scene.only().reason, scene.only().message) == ("PreemptionByScheduler", "m")
 
 
-@pytest.mark.parametrize("reason", ["Unschedulable", "SchedulingGated"])
+@pytest.mark.parametrize("reason", ["Unschedulable", "SchedulingGated", "Schedulable"])
 def test_unschedulable(reason: str) -> None:
     scene = Scene()
     condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": "0/3 nodes"}

@@ -69,6 +69,24 @@ def test_taints_that_say_that_a_node_is_about_to_go() -> None:
             chosen(ELASTICJOB_NODE_NOTICE_TAINTS=wrong)
 
 
+def test_whose_pod_groups_jobs_may_have() -> None:
+    assert chosen().gang_scheduling == ()
+    flags = "--gang-scheduling=Volcano --gang-scheduling=Kubernetes"
+    assert chosen(flags, ELASTICJOB_GANG_SCHEDULING="Coscheduling").gang_scheduling == (
+        "Volcano",
+        "Kubernetes",
+    )
+    assert chosen(ELASTICJOB_GANG_SCHEDULING="Coscheduling, Kubernetes").gang_scheduling == (
+        "Coscheduling",
+        "Kubernetes",
+    )
+    for wrong in ("true", "None", "volcano"):
+        with pytest.raises(
+            BadSetting, match=f"some of Kubernetes, Coscheduling, Volcano .*; found '{wrong}'"
+        ):
+            chosen(ELASTICJOB_GANG_SCHEDULING=wrong)
+
+
 def test_how_much_is_logged_and_as_what() -> None:
     assert chosen().log == LogSettings("info", "text")
     given = chosen("--log-level=warning --log-format=json", ELASTICJOB_LOG_LEVEL="error")

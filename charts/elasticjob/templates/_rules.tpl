@@ -54,4 +54,14 @@ makes the object needs create as well as patch.
   resources: [podgroups]
   verbs: [list, create, patch, delete] # delete: in Kubernetes 1.36 they cannot be changed
 {{- end }}
+{{- if .Values.gangScheduling.coscheduling }}
+- apiGroups: [scheduling.x-k8s.io]
+  resources: [podgroups]
+  verbs: [list, create, patch]
+{{- end }}
+{{- if .Values.gangScheduling.volcano }}
+- apiGroups: [scheduling.volcano.sh]
+  resources: [podgroups]
+  verbs: [list, create, patch]
+{{- end }}
 {{- end }}

@@ -15,7 +15,7 @@ from elasticjob_client.digits import whole
 from elasticjob_client.names import check_name
 
 _SET_BY_OTHERS = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK", "NODE_RANK")
-NO_GANG = "left out; for gang scheduling, put what your scheduler reads into the template"
+NO_GANG = "left out; for gang scheduling set gangScheduling to the PodGroups that the cluster has"
 _KUBECTL = "kubectl.kubernetes.io/last-applied-configuration"
 
 

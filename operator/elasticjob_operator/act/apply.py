@@ -8,7 +8,7 @@ itself and what depends on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from elasticjob_operator.act import claims
 from elasticjob_operator.act.batch import Batch
@@ -33,7 +33,7 @@ FAILING_WRITES_SHOWN_SECONDS = 1.0
 
 class Applier:
     """Carries out plans, of any job. ``spawn`` runs what may outlive a pass. ``queues``: those of
-    Kueue are heeded; ``pod_groups``: jobs may have PodGroups."""
+    Kueue are heeded; ``pod_groups``: those that jobs may have."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Applier:
         handler_image: HandlerImage,
         spawn: Spawn,
         queues: bool = False,
-        pod_groups: bool = False,
+        pod_groups: Collection[str] = (),
     ) -> None:
         self._api = api
         self._cache = cache

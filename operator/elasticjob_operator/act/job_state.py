@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from elasticjob.contract.devices import Claims
 from elasticjob.rounds.waits import Wait, WaitKey
-from elasticjob_operator.act.owned import Contents
+from elasticjob_operator.act.owned import Contents, OwnedKind
 from elasticjob_operator.act.owned_kinds import KINDS, RIGHTS
 from elasticjob_operator.act.pod_creation_limiter import Reservation
 from elasticjob_operator.act.write_backoff import WriteBackoff
@@ -95,7 +95,7 @@ class WriteState:
 class OwnedState:
     """The objects that the job owns beside its pods (``owned_kinds``). Times are monotonic."""
 
-    written: dict[str, Contents] = field(default_factory=dict)
+    written: dict[OwnedKind, Contents] = field(default_factory=dict)
     """What this process last wrote or found, by kind."""
     written_at: float = float("-inf")
     """When any of them was last written."""
@@ -120,7 +120,7 @@ class OwnedState:
     protected: bool = False
     """Whether the job's pods have the network policy that they should have."""
 
-    def is_written(self, kind: str, contents: Contents) -> bool:
+    def is_written(self, kind: OwnedKind, contents: Contents) -> bool:
         """Whether the object of this kind is known to have these contents."""
         return kind in self.written and self.written[kind] == contents
 
@@ -128,7 +128,7 @@ class OwnedState:
         """Let the pods' rights be written again."""
         for kind in KINDS:
             if kind.target == RIGHTS:
-                self.written.pop(kind.kind, None)
+                self.written.pop(kind, None)
 
 
 @dataclass

@@ -59,6 +59,10 @@ class OwnedKind:
     leaf: tuple[str, ...] = ()
     fixed: bool = False
 
+    def leaf_of(self, known: Contents) -> Any:
+        """The value at the leaf, of what ``known`` returned; None without."""
+        return None if known is None else known.get("/".join(self.leaf))
+
     def known(self, contents: Mapping[str, Any]) -> dict[str, Any]:
         """What is compared, of an object or of what is written."""
         if not self.leaf:

@@ -10,8 +10,9 @@ ports, because torch chooses its ports itself. Policies add up: to open a port, 
 own. A job without template has no policy.
 
 By its PodGroup the scheduler places as many pods together as the job does not train without, or none of them
-(docs/use/gang.md). In which version there are any, if at all, is the cluster's (``pod_groups``). Where they
-should be is never said: such a constraint would hold for all that the job grows by.
+(docs/use/gang.md). The job says whose PodGroup it has, Kubernetes' own or another scheduler's; in which
+version there are any, if at all, is the cluster's (``pod_groups``). Where they should be is never said: such
+a constraint would hold for all that the job grows by.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ RIGHTS = Target("the pods' ServiceAccount, Role and RoleBinding", "written")
 POLICY = Target("the NetworkPolicy", "written")
 GROUP = Target("the PodGroup", "written")
 
-MINIMUM = ("spec", "schedulingPolicy", "gang", "minCount")
-"""Of a PodGroup: how many pods are placed together."""
 _ROUND_ENDING = round_lease("")
 _RBAC, _RBAC_PATH = "rbac.authorization.k8s.io/v1", "/apis/rbac.authorization.k8s.io/v1{}"
 _NETWORKING = "networking.k8s.io/v1"
-SCHEDULING = "scheduling.k8s.io"
+_MIN_COUNT = ("spec", "schedulingPolicy", "gang", "minCount")
+_MIN_MEMBER = ("spec", "minMember")
+"""Of a PodGroup: how many pods are placed together."""
 
 
 def rules(pod_names: Iterable[str], reading: Iterable[Rule]) -> list[Rule]:
@@ -97,26 +98,37 @@ def _policy(job: Job, _needs: Needs) -> Contents:
 
 def gathers(job: Job) -> bool:
     """Whether the job asks for a PodGroup, and has pods."""
-    return job.spec.gang_scheduling == GangScheduling.KUBERNETES and not job.spec.suspend
+    return job.spec.gang_scheduling != GangScheduling.NONE and not job.spec.suspend
 
 
-def _group(job: Job, _needs: Needs) -> Contents:
-    """A group has a priority of its own. It counts where a group preempts others."""
-    spec: dict[str, Any] = {"schedulingPolicy": {"gang": {"minCount": job.spec.least}}}
+def _group(job: Job, minimum: tuple[str, ...], has_priority: bool) -> dict[str, Any]:
+    contents: Any = job.spec.least
+    for key in reversed(minimum):
+        contents = {key: contents}
     priority_class = ((job.spec.template or {}).get("spec") or {}).get("priorityClassName")
-    return {"spec": {**spec, "priorityClassName": priority_class} if priority_class else spec}
+    if has_priority and priority_class:
+        contents["spec"]["priorityClassName"] = priority_class
+    return dict(contents)
 
 
-def _pod_group(version: str, fixed: bool) -> OwnedKind:
+def _pod_group(
+    gang: GangScheduling,
+    api_version: str,
+    minimum: tuple[str, ...],
+    fixed: bool = False,
+    has_priority: bool = True,
+) -> OwnedKind:
+    """``minimum``: the path of how many pods are placed together. ``has_priority``: a group has a priority of
+    its own, which counts where a group preempts others."""
     return OwnedKind(
         kind="PodGroup",
-        api_version=f"{SCHEDULING}/{version}",
-        path=f"/apis/{SCHEDULING}/{version}{{}}/podgroups",
+        api_version=api_version,
+        path=f"/apis/{api_version}{{}}/podgroups",
         fields=("spec",),
         target=GROUP,
-        due=lambda job, _needs: gathers(job),
-        contents=_group,
-        leaf=MINIMUM,
+        due=lambda job, _needs: gathers(job) and job.spec.gang_scheduling == gang,
+        contents=lambda job, _needs: _group(job, minimum, has_priority),
+        leaf=minimum,
         fixed=fixed,
     )
 
@@ -159,8 +171,22 @@ NETWORK_POLICY = OwnedKind(
     contents=_policy,
 )
 
-POD_GROUPS = {"v1beta1": _pod_group("v1beta1", fixed=False), "v1alpha2": _pod_group("v1alpha2", fixed=True)}
-"""By the version of the API, the preferred first: Kubernetes 1.37's, and 1.36's, which cannot be changed."""
+POD_GROUPS: dict[str, tuple[OwnedKind, ...]] = {
+    GangScheduling.KUBERNETES: (
+        _pod_group(GangScheduling.KUBERNETES, "scheduling.k8s.io/v1beta1", _MIN_COUNT),
+        _pod_group(GangScheduling.KUBERNETES, "scheduling.k8s.io/v1alpha2", _MIN_COUNT, fixed=True),
+    ),
+    GangScheduling.COSCHEDULING: (
+        _pod_group(
+            GangScheduling.COSCHEDULING, "scheduling.x-k8s.io/v1alpha1", _MIN_MEMBER, has_priority=False
+        ),
+    ),
+    GangScheduling.VOLCANO: (
+        _pod_group(GangScheduling.VOLCANO, "scheduling.volcano.sh/v1beta1", _MIN_MEMBER),
+    ),
+}
+"""By spec.gangScheduling, in the versions of the API, the preferred first. Kubernetes' own is of 1.37, or of
+1.36, where it cannot be changed."""
 
 KINDS = (ACCOUNT, ROLE, BINDING, NETWORK_POLICY)
 """Those of every cluster."""

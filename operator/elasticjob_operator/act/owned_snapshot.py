@@ -31,13 +31,13 @@ class OwnedSnapshot:
     def __init__(self, began: float, kinds: Sequence[OwnedKind] = KINDS) -> None:
         self.began = began
         self._kinds = tuple(kinds)
-        self._found: dict[tuple[str, str], dict[str, Contents]] = {}
+        self._found: dict[tuple[str, str], dict[OwnedKind, Contents]] = {}
         """Contents by the owner's UID and the object's name, then by kind."""
 
     def take(self, kind: OwnedKind, raw: Json) -> None:
         """An object of a list."""
         meta = raw["metadata"]
-        self._found.setdefault((first_owner_of(meta), str(meta["name"])), {})[kind.kind] = kind.known(raw)
+        self._found.setdefault((first_owner_of(meta), str(meta["name"])), {})[kind] = kind.known(raw)
 
     def compare(self, job: Job, owned: OwnedState, reading: list[Rule]) -> None:
         """Remember of the job's objects what is there. What was written since is not known better by this.
@@ -45,8 +45,8 @@ class OwnedSnapshot:
         if owned.written_at >= self.began:
             return
         found = self._found.get((job.uid, job_identity(job)), {})
-        owned.written = {kind.kind: found.get(kind.kind) for kind in self._kinds}
-        names = writers_in(owned.written[ROLE.kind], reading)
+        owned.written = {kind: found.get(kind) for kind in self._kinds}
+        names = writers_in(owned.written[ROLE], reading)
         if names is not None:
             owned.granted = frozenset(names)
         else:
@@ -68,5 +68,6 @@ async def list_owned(
         try:
             await read_list(api, kind.path.format(scope), taking(kind), query)
         except Forbidden as error:
-            log.warning("cannot list the %s of jobs, so all of them are rewritten: %s", kind.kind, error)
+            what = f"{kind.kind} ({kind.api_version})"
+            log.warning("cannot list the %s of jobs, so all of them are rewritten: %s", what, error)
     return result

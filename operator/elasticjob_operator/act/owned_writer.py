@@ -7,7 +7,7 @@ that members seem to lack, and an account of which the watch shows that it is go
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -45,8 +45,8 @@ Write = Callable[[], Awaitable[None]]
 
 
 class OwnedWriter:
-    """See the module. ``reading``: the rules by which a job's pods read their round. ``pod_groups``: jobs may
-    have them."""
+    """See the module. ``reading``: the rules by which a job's pods read their round. ``pod_groups``: those
+    that jobs may have."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class OwnedWriter:
         cache: ClusterCache,
         clock: Callable[[], float],
         reading: Callable[[Job], list[Rule]],
-        pod_groups: bool = False,
+        pod_groups: Collection[str] = (),
     ) -> None:
         self.groups = PodGroups(api, pod_groups)
         self._api = api
@@ -72,12 +72,12 @@ class OwnedWriter:
         changes = {
             kind: contents
             for kind, contents in wanted(job, needs, self.groups.kinds).items()
-            if not owned.is_written(kind.kind, None if contents is None else kind.known(contents))
-            and not (kind.fixed and needs.grouped and owned.written.get(kind.kind))
+            if not owned.is_written(kind, None if contents is None else kind.known(contents))
+            and not (kind.fixed and needs.grouped and owned.written.get(kind))
         }
         if plan.status.finished:
             # A job that had ended before this process looked needs nothing more: no writes, at any takeover.
-            known = owned.written.get(ROLE.kind) is not None
+            known = owned.written.get(ROLE) is not None
             changes = {kind: new for kind, new in changes.items() if known and kind.target == RIGHTS}
         unneeded = self._unneeded(changes, owned)
         if unneeded is not None:
@@ -87,7 +87,7 @@ class OwnedWriter:
             together = {kind: new for kind, new in changes.items() if kind.target == target}
             if together:
                 writes[target] = partial(self._write, job, target, together, owned, events)
-        if gathers(job) and self.groups.kind is None and not plan.status.finished:
+        if gathers(job) and self.groups.kind_of(job) is None and not plan.status.finished:
             writes[GROUP] = partial(self._find_groups, job)
         return writes, [*delays, unneeded]
 
@@ -99,7 +99,7 @@ class OwnedWriter:
         """Whether new pods of the job have the network policy that they should have."""
         needs = Needs(frozenset(), (), ())
         return not NETWORK_POLICY.due(job, needs) or owned.is_written(
-            NETWORK_POLICY.kind, NETWORK_POLICY.contents(job, needs)
+            NETWORK_POLICY, NETWORK_POLICY.contents(job, needs)
         )
 
     def group(self, job: Job, owned: OwnedState) -> str | None:
@@ -149,7 +149,7 @@ class OwnedWriter:
     def _look_for_account(self, job: Job, owned: OwnedState) -> float | None:
         """The job's own service account is made again as soon as the watch has shown that it is gone: unless
         the job goes, too, and not in a race with what deletes it. Seconds until then."""
-        gone, known = self._cache.accounts_gone(job), owned.written.get(ACCOUNT.kind) is not None
+        gone, known = self._cache.accounts_gone(job), owned.written.get(ACCOUNT) is not None
         if not self.account_in_doubt(job, owned) or job.finalizers or not known:
             owned.accounts_gone = gone
             return None
@@ -166,7 +166,7 @@ class OwnedWriter:
         A lost pod takes its name out of the Role. A write for that alone would hold up the next pass, the one
         that forms the round, by an answer of the API server; and the replacement's name comes soon.
         """
-        rights = {kind.kind: new for kind, new in changes.items() if kind.target == RIGHTS}
+        rights = {kind: new for kind, new in changes.items() if kind.target == RIGHTS}
         if not rights or not all(
             _lacks_names_only(new, owned.written.get(kind)) for kind, new in rights.items()
         ):
@@ -191,10 +191,10 @@ class OwnedWriter:
         try:
             there = await write_together(self._api, job, changes, expect_missing, self._grouped(job))
         except NotFound:
-            self.groups.lost(target)
+            self.groups.lost(job, target)
             raise
         owned.written_at = self._clock()
-        owned.written.update((kind.kind, contents) for kind, contents in there.items())
+        owned.written.update(there)
         if ROLE in changes:
             owned.granted = frozenset(writers_in(changes[ROLE], self._reading(job)) or ())
         if NETWORK_POLICY in changes:

@@ -1,78 +1,88 @@
-"""PodGroups of Kubernetes (``scheduling.k8s.io``): whether the cluster has any, and which pods are in them.
+"""PodGroups: whose the cluster has, and which pods are in them.
 
-A cluster serves them only if its feature gate and its API version are switched on. Which one it serves is
-asked when it is needed first, and again with each comparison of what jobs own. Where PodGroups are not
-switched on here, nothing is asked.
+A job says whose PodGroup it asks for (``spec.gangScheduling``), and the cluster may have none of these: those
+of Kubernetes are behind a feature gate and an API version, those of other schedulers are installed with them.
+What it serves is asked when it is needed first, and again with each comparison of what jobs own. Of PodGroups
+that are not switched on here, nothing is asked.
 
 A job that asks for a group gets no pod without one: pods of half a job would hold nodes for nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection
 
 from elasticjob_operator.act.job_state import OwnedState
-from elasticjob_operator.act.owned import Needs, OwnedKind
-from elasticjob_operator.act.owned_kinds import (
-    GROUP,
-    KINDS,
-    MINIMUM,
-    POD_GROUPS,
-    SCHEDULING,
-    gathers,
-)
+from elasticjob_operator.act.owned import Contents, Needs, OwnedKind
+from elasticjob_operator.act.owned_kinds import GROUP, KINDS, POD_GROUPS, gathers
 from elasticjob_operator.act.template import job_identity
 from elasticjob_operator.observe.client import Api
 from elasticjob_operator.observe.errors import Invalid, NotFound
-from elasticjob_operator.plan.state.model import Job, Target
+from elasticjob_operator.plan.state.model import GangScheduling, Job, Target
 
-_OFF = (
-    "the operator does not make any; have an administrator set the chart's value gangScheduling.kubernetes, "
-    "or apply the job again without spec.gangScheduling"
-)
-_NOT_SERVED = (
-    f"the cluster has none of {SCHEDULING}/{' or '.join(POD_GROUPS)}; have an administrator switch on the "
-    "feature gate GenericWorkload and this API version (Kubernetes 1.36 or later), or apply the job again "
-    "without spec.gangScheduling"
-)
+_REMEDIES: dict[str, str] = {
+    GangScheduling.KUBERNETES: (
+        "switch on the feature gate GenericWorkload and this API version (Kubernetes 1.36 or later)"
+    ),
+    GangScheduling.COSCHEDULING: (
+        "install the resource definition PodGroup of scheduler-plugins, and a scheduler with its plugin "
+        "Coscheduling"
+    ),
+    GangScheduling.VOLCANO: "install Volcano",
+}
+"""What an administrator does where the cluster has none."""
 _NO_NEEDS = Needs(frozenset(), (), ())
 
 
 class PodGroups:
-    """See the module. ``on``: jobs may have them."""
+    """See the module. ``on``: those that jobs may have, by spec.gangScheduling."""
 
-    def __init__(self, api: Api, on: bool = False) -> None:
-        self.on = on
-        self.kind: OwnedKind | None = None
-        """The kind that the cluster serves, as far as is known."""
+    def __init__(self, api: Api, on: Collection[str] = ()) -> None:
+        self.on = frozenset(on)
+        self._served: dict[str, OwnedKind] = {}
+        """Those that the cluster serves, as far as is known."""
         self._api = api
 
     @property
     def kinds(self) -> tuple[OwnedKind, ...]:
         """All that a job of this cluster may own."""
-        return KINDS if self.kind is None else (*KINDS, self.kind)
+        return (*KINDS, *self._served.values())
+
+    def kind_of(self, job: Job) -> OwnedKind | None:
+        """The one that the job asks for; None if it asks for none, or the cluster is not known to have it."""
+        return self._served.get(job.spec.gang_scheduling)
 
     async def look(self) -> None:
         """Find out what the cluster serves. Raises ApiError."""
-        self.kind = await self._served() if self.on else None
+        for gang in sorted(self.on):
+            await self._look_for(gang)
 
     async def find(self, job: Job) -> None:
-        """The same for a job that asks for a group. Raises Invalid, in words for people, if there is none."""
-        await self.look()
-        if self.kind is None:
-            what = f"the PodGroup of {job.key}"
-            raise Invalid(what, 0, "NoPodGroups", _NOT_SERVED if self.on else _OFF)
+        """The same for a job that asks for a group. Raises ApiError; Invalid, in words for people, if there
+        is none."""
+        gang = job.spec.gang_scheduling
+        if gang in self.on:
+            await self._look_for(gang)
+        if self.kind_of(job) is None:
+            text = _not_served(gang) if gang in self.on else _off(gang)
+            raise Invalid(f"the PodGroup of {job.key}", 0, "NoPodGroups", text)
 
-    def lost(self, target: Target) -> None:
+    def lost(self, job: Job, target: Target) -> None:
         """A write of this target was answered with 404: perhaps the cluster no longer serves the kind."""
         if target == GROUP:
-            self.kind = None
+            self._served.pop(job.spec.gang_scheduling, None)
 
-    async def _served(self) -> OwnedKind | None:
-        for version, kind in POD_GROUPS.items():
+    async def _look_for(self, gang: str) -> None:
+        found = await self._served_of(gang)
+        if found is None:
+            self._served.pop(gang, None)
+        else:
+            self._served[gang] = found
+
+    async def _served_of(self, gang: str) -> OwnedKind | None:
+        for kind in POD_GROUPS[gang]:
             try:
-                found = await self._api.get(f"/apis/{SCHEDULING}/{version}")
+                found = await self._api.get(f"/apis/{kind.api_version}")
             except NotFound:
                 continue
             if any(one.get("name") == "podgroups" for one in found.get("resources") or ()):
@@ -88,21 +98,38 @@ class PodGroups:
         """
         if not gathers(job):
             return ""
-        there = None if self.kind is None else owned.written.get(self.kind.kind)
-        if self.kind is None or there is None:
+        kind = self.kind_of(job)
+        there = None if kind is None else owned.written.get(kind)
+        if kind is None or there is None:
             return None
-        if there == self.kind.known(self.kind.contents(job, _NO_NEEDS) or {}):
+        if there == kind.known(kind.contents(job, _NO_NEEDS) or {}):
             return job_identity(job)
-        if not (self.kind.fixed and grouped):
+        if not (kind.fixed and grouped):
             return None
-        return job_identity(job) if _minimum(there) <= job.spec.least else ""
+        return job_identity(job) if _minimum(kind, there) <= job.spec.least else ""
 
-    def fixed_minimum(self, owned: OwnedState) -> int | None:
+    def fixed_minimum(self, job: Job, owned: OwnedState) -> int | None:
         """How many pods the job's group gathers, if that can no longer be changed."""
-        there = None if self.kind is None or not self.kind.fixed else owned.written.get(self.kind.kind)
-        return None if there is None else _minimum(there)
+        kind = self.kind_of(job)
+        there = None if kind is None or not kind.fixed else owned.written.get(kind)
+        return None if kind is None or there is None else _minimum(kind, there)
 
 
-def _minimum(known: Mapping[str, Any]) -> int:
-    found = known.get("/".join(MINIMUM))
+def _off(gang: str) -> str:
+    return (
+        "the operator does not make any; have an administrator set the chart's value "
+        f"gangScheduling.{gang.lower()}, or apply the job again without spec.gangScheduling"
+    )
+
+
+def _not_served(gang: str) -> str:
+    versions = " or ".join(kind.api_version for kind in POD_GROUPS[gang])
+    return (
+        f"the cluster has none of {versions}; have an administrator {_REMEDIES[gang]}, or apply the job "
+        "again without spec.gangScheduling"
+    )
+
+
+def _minimum(kind: OwnedKind, known: Contents) -> int:
+    found = kind.leaf_of(known)
     return found if isinstance(found, int) else 0

@@ -7,7 +7,7 @@ from elasticjob_operator.act.events import log_event
 from elasticjob_operator.act.job_state import JobState
 from elasticjob_operator.plan.charges import failure_rules
 from elasticjob_operator.plan.state.model import Event, Job
-from elasticjob_operator.plan.template import accelerators
+from elasticjob_operator.plan.template import accelerators, pod_group
 
 
 def new_warnings(job: Job, state: JobState) -> tuple[Event, ...]:
@@ -26,6 +26,7 @@ def _of_spec(job: Job, state: JobState) -> tuple[Event, ...]:
         *(Event("FlagOverridesEnvironment", text, warning=True) for text in template.warnings(job)),
         *(Event("PythonPathReplaced", text, warning=True) for text in template.path_warnings(job)),
         *(Event("NoSuchContainer", text, warning=True) for text in template.misnamed_container(job)),
+        *(Event("GroupMayBeIgnored", text, warning=True) for text in pod_group.warnings(job)),
         *(Event("InvalidRule", text, warning=True) for text in failure_rules.problems(job.spec.rules)),
     )
 

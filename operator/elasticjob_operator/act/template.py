@@ -35,7 +35,7 @@ from elasticjob.contract.names import (
 )
 from elasticjob_operator.act import injection, pre_stop
 from elasticjob_operator.plan.state.model import CopySpread, Job
-from elasticjob_operator.plan.template import accelerators, torchrun_flags
+from elasticjob_operator.plan.template import accelerators, pod_group, torchrun_flags
 from elasticjob_operator.plan.template.containers import (
     DEFAULT_CONTAINER_ANNOTATION,
     training_container,
@@ -127,7 +127,7 @@ def pod_of(
     _keep_off(spec, avoid)
     _lower_priority(spec, job, slot)
     if group:
-        spec["schedulingGroup"] = {"podGroupName": group}
+        pod_group.join(job, group, meta, spec)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
 
 

@@ -174,7 +174,7 @@ class Reconciler:
             observed,
             failing_writes=state.writes.backoff.failing_writes(),
             uncounted=state.warnings.uncounted,
-            fixed_gang=self._applier.owned.groups.fixed_minimum(state.owned),
+            fixed_gang=self._applier.owned.groups.fixed_minimum(job, state.owned),
             waiting=self._registry.waiting,
             renew_seconds=planner.renewals.update(published, now.mono),
         )

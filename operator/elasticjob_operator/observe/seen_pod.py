@@ -34,6 +34,7 @@ from elasticjob_operator.observe.fields import (
 from elasticjob_operator.observe.objects import UNREACHABLE_TAINT, Seen, Taint
 from elasticjob_operator.plan.state.model import OOM_KILLED, Exit, Pod
 from elasticjob_operator.plan.template.containers import training_container
+from elasticjob_operator.plan.template.pod_group import COSCHEDULING_LABEL, VOLCANO_ANNOTATION
 
 SECONDS_TO_END = 10
 """The part of a pod's grace period after the end of a drain, in which its processes end."""
@@ -45,6 +46,8 @@ _MAX_INDEX = 1_000_000
 _MAX_AVOIDS = 100
 _MAX_TOLERATIONS = 100
 _MAX_NAME = 253
+_NOT_SCHEDULED = ("Unschedulable", "SchedulingGated", "Schedulable")
+"""The last is Volcano's word for a pod that waits for others of its PodGroup."""
 _STARTING = ("ContainerCreating", "PodInitializing", "")
 
 
@@ -138,8 +141,17 @@ def read_pod(raw: Mapping[str, Any], _old: SeenPod | None = None) -> SeenPod:
             labels=tuple((key, text_of(labels[key])) for key in KEPT_LABELS if key in labels),
             member_gate=_member_gate(spec, conditions),
             created=time_of(meta.get("creationTimestamp")),
-            group=text_of(mapping(spec, "schedulingGroup").get("podGroupName")),
+            group=_group(meta, spec),
         ),
+    )
+
+
+def _group(meta: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
+    """The PodGroup that it names, for whichever scheduler."""
+    return text_of(
+        mapping(spec, "schedulingGroup").get("podGroupName")
+        or mapping(meta, "labels").get(COSCHEDULING_LABEL)
+        or mapping(meta, "annotations").get(VOLCANO_ANNOTATION)
     )
 
 
@@ -260,10 +272,7 @@ def _failed_init(status: Mapping[str, Any], training: Mapping[str, Any] | None) 
 
 
 def _unschedulable(condition: Mapping[str, Any]) -> str:
-    if condition.get("status") != "False" or condition.get("reason") not in (
-        "Unschedulable",
-        "SchedulingGated",
-    ):
+    if condition.get("status") != "False" or condition.get("reason") not in _NOT_SCHEDULED:
         return ""
     return text_of(condition.get("message") or condition.get("reason"))
 

@@ -20,7 +20,7 @@ from elasticjob_operator.plan.state.model import CreatePod, Pod
 from elasticjob_operator.plan.state.outlook import Outlook, Waiting
 from elasticjob_operator.plan.state.pass_state import Pass
 from elasticjob_operator.plan.state.status import Condition, with_condition
-from elasticjob_operator.plan.template import torchrun_flags
+from elasticjob_operator.plan.template import pod_group, torchrun_flags
 
 UNSCHEDULED_SECONDS = 30.0
 """How long a pod may have neither a node nor a word from a scheduler until the condition says so."""
@@ -226,11 +226,13 @@ def _node_selector(p: Pass) -> str:
 
 def _unknown_to_schedulers(p: Pass) -> str:
     """A sentence on pods that no scheduler has considered, and which one should."""
-    name = ((p.job.spec.template or {}).get("spec") or {}).get("schedulerName")
+    name = pod_group.scheduler_name(p.job)
     text = f"not considered by any scheduler for {UNSCHEDULED_SECONDS:.0f} s"
     if not name:
         return f"{text}; check schedulerName"
-    return f"{text}; is a scheduler {one_line(str(name), 100)!r} (schedulerName of the template) running?"
+    of_template = ((p.job.spec.template or {}).get("spec") or {}).get("schedulerName") == name
+    whose = "schedulerName of the template" if of_template else "for spec.gangScheduling"
+    return f"{text}; is a scheduler {one_line(name, 100)!r} ({whose}) running?"
 
 
 def _stays_away(p: Pass) -> str:

@@ -338,11 +338,26 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a group of the template and one of the operator": (
         manifest(gangScheduling="Kubernetes", template=template(schedulingGroup={"podGroupName": "mine"})),
-        "may not be set together with a `schedulingGroup` of the template; the operator sets it",
+        "may not be set together with a `schedulingGroup` of the template; the operator names the PodGroup",
+    ),
+    "a group of coscheduling, and one of the operator": (
+        manifest(
+            gangScheduling="Coscheduling",
+            template={**template(), "metadata": {"labels": {"scheduling.x-k8s.io/pod-group": "mine"}}},
+        ),
+        "may not be set together with a label scheduling.x-k8s.io/pod-group of the template",
+    ),
+    "a group of Volcano, and one of the operator": (
+        manifest(
+            gangScheduling="Volcano",
+            template={**template(), "metadata": {"annotations": {"scheduling.k8s.io/group-name": "mine"}}},
+        ),
+        "may not be set together with an annotation scheduling.k8s.io/group-name of the template",
     ),
     "an unknown gang": (
-        manifest(gangScheduling="Volcano"),
-        'spec.gangScheduling: Unsupported value: "Volcano": supported values: "None", "Kubernetes"',
+        manifest(gangScheduling="YuniKorn"),
+        'spec.gangScheduling: Unsupported value: "YuniKorn": supported values: "None", "Kubernetes", '
+        '"Coscheduling", "Volcano"',
     ),
     "an unknown policy for the network": (
         manifest(networkPolicy="Nobody"),

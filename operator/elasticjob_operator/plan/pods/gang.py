@@ -1,7 +1,8 @@
 """Pods that the scheduler places together (``spec.gangScheduling``): what is said of those that it holds.
 
-As many pods as the job does not train without are placed together, or none. The scheduler does not even look
-at fewer, and writes nothing about it into their status: so it is said here.
+As many pods as the job does not train without are placed together, or none. Kubernetes' own scheduler does
+not even look at fewer, and writes nothing about it into their status. The plugin Coscheduling lets pods wait
+for one that finds no node, and writes only about that one. So it is said here.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from elasticjob_operator.plan.state.pass_state import Pass
 
 
 def held(p: Pass) -> list[Pod]:
-    """The pods that wait for others, without which the scheduler does not look at them."""
-    gathered = _gathered(p)
-    return [pod for pod in gathered if _is_pending(pod)] if len(gathered) < _minimum(p) else []
+    """The pods that wait for others, without which the scheduler does not place them, and of which it says
+    nothing."""
+    others = [pod for pod in _gathered(p) if not pod.unschedulable]
+    return [pod for pod in others if _is_pending(pod)] if len(others) < _minimum(p) else []
 
 
 def sentence(p: Pass, waiting: Sequence[Pod]) -> str:
@@ -42,4 +44,4 @@ def _gathered(p: Pass) -> list[Pod]:
 
 
 def _is_pending(pod: Pod) -> bool:
-    return not (pod.node or pod.running or pod.unschedulable)
+    return not (pod.node or pod.running)

@@ -96,10 +96,13 @@ class NetworkPolicy(StrEnum):
 
 
 class GangScheduling(StrEnum):
-    """Who places as many pods together as the job does not train without."""
+    """Whose PodGroups gather as many pods as the job does not train without: Kubernetes' own, those of the
+    plugin Coscheduling (scheduler-plugins), or Volcano's."""
 
     NONE = "None"
     KUBERNETES = "Kubernetes"
+    COSCHEDULING = "Coscheduling"
+    VOLCANO = "Volcano"
 
 
 @dataclass(frozen=True)
