@@ -87,9 +87,12 @@ class SpecCommands:
         self.version += 1
 
     def group_of_new_pod(self) -> str:
-        """The PodGroup of a pod that is made now. A fixed one is made again when no pod is in it."""
+        """The PodGroup of a pod that is made now, none beside others that are in none. A fixed one is made
+        again when no pod is in it."""
         spec = self.job.spec
         if spec.gang_scheduling == GangScheduling.NONE:
+            return ""
+        if any(not pod.group for pod in self.pods.values()):
             return ""
         if self.fixed_gang is not None and not any(pod.group for pod in self.pods.values()):
             self.fixed_gang = spec.least

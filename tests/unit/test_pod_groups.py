@@ -15,7 +15,7 @@ from elasticjob_operator.act.injection import HandlerImage
 from elasticjob_operator.act.job_state import JobState, OwnedState
 from elasticjob_operator.act.owned import Needs, NotOurs, OwnedKind, write_together
 from elasticjob_operator.act.owned_kinds import GROUP, KINDS, POD_GROUPS
-from elasticjob_operator.act.owned_snapshot import OwnedSnapshot
+from elasticjob_operator.act.owned_snapshot import OwnedSnapshot, list_owned
 from elasticjob_operator.act.owned_writer import OwnedWriter
 from elasticjob_operator.act.spec_warnings import new_warnings
 from elasticjob_operator.act.template import pod_of
@@ -24,7 +24,8 @@ from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import AlreadyExists, Conflict, Invalid, NotFound, Unavailable
 from elasticjob_operator.observe.seen_pod import read_pod
 from elasticjob_operator.plan.planner import plan
-from elasticjob_operator.plan.state.model import GangScheduling, Job, JobSpec, Now, Observed
+from elasticjob_operator.plan.pods.gang import minimum
+from elasticjob_operator.plan.state.model import GangScheduling, Job, JobSpec, Now, Observed, Plan
 from elasticjob_operator.plan.state.status import JobStatus
 from tests.unit.observed import NoApi
 
@@ -44,7 +45,8 @@ MINIMA = {
 }
 """Where each says how many pods are placed together."""
 IMAGE = HandlerImage("handler:1")
-NEEDS = Needs(frozenset(), (), ())
+NEEDS = Needs(frozenset(), (), (), least=3)
+NEW_JOB = JobStatus()
 
 
 def asking(version: str, **spec: Any) -> Job:
@@ -121,10 +123,21 @@ def writer(server: Server, on: Collection[str] = tuple(POD_GROUPS)) -> tuple[Own
     return OwnedWriter(cast(Api, server), cache, lambda: 0.0, lambda _job: [], on), cache
 
 
-async def write(made: OwnedWriter, job: Job, owned: OwnedState) -> bool:
-    """One pass's write of the PodGroup, if one is due."""
+def planned(job: Job, status: JobStatus) -> Plan:
+    """What a pass decides, with the minimum of this status."""
     now = Now(datetime(2026, 1, 1, tzinfo=timezone.utc), 0.0, "nonce")
-    due, _ = made.due(job, plan(job, JobStatus(), Observed(), now, {}), owned, [])
+    decided = plan(job, NEW_JOB, Observed(), now, {})
+    return replace(decided, status=replace(decided.status, min_replicas=status.min_replicas))
+
+
+def group_of(made: OwnedWriter, job: Job, owned: OwnedState, status: JobStatus = NEW_JOB) -> str | None:
+    """The PodGroup of the next pod."""
+    return made.group(job, planned(job, status), owned)
+
+
+async def write(made: OwnedWriter, job: Job, owned: OwnedState, status: JobStatus = NEW_JOB) -> bool:
+    """One pass's write of the PodGroup, if one is due."""
+    due, _ = made.due(job, planned(job, status), owned, [])
     task = due[GROUP]
     if task is not None:
         await task()
@@ -146,11 +159,11 @@ async def test_where_it_is_off_or_not_asked_for_nothing_is_asked_of_the_cluster(
     made, _ = writer(server, others)
     with pytest.raises(Invalid, match=rf"chart's value gangScheduling\.{gang.lower()}, or"):
         await write(made, job, owned)
-    assert made.group(job, owned) is None, "its pods wait"
+    assert group_of(made, job, owned) is None, "its pods wait"
 
     made, _ = writer(server)
     assert not await write(made, PLAIN, owned)
-    assert made.group(PLAIN, owned) == ""
+    assert group_of(made, PLAIN, owned) == ""
 
     made, _ = writer(server, ())
     await made.groups.look()
@@ -181,7 +194,7 @@ async def test_a_cluster_without_pod_groups_is_named(gang: str) -> None:
     made, _ = writer(server)
     with pytest.raises(Invalid, match=REMEDIES[gang]):
         await write(made, job, owned)
-    assert made.group(job, owned) is None
+    assert group_of(made, job, owned) is None
     assert server.asked == [f"GET /apis/{kind.api_version}" for kind in POD_GROUPS[gang]]
     server.versions = (last.api_version,)
     assert await write(made, job, owned)
@@ -211,7 +224,7 @@ async def test_the_group_is_there_before_the_first_pod(version: str) -> None:
     server, owned, job = Server(version), OwnedState(), asking(version)
     made, _ = writer(server)
     await write(made, job, owned)
-    assert made.group(job, owned) is None
+    assert group_of(made, job, owned) is None
     await write(made, job, owned)
     assert server.group is not None
     assert server.group["apiVersion"] == version
@@ -220,7 +233,7 @@ async def test_the_group_is_there_before_the_first_pod(version: str) -> None:
     assert server.group["spec"].get("priorityClassName") == ("high" if has_priority else None)
     assert "schedulingConstraints" not in server.group["spec"]
     assert server.minimum == 3
-    assert made.group(job, owned) == "mnist-elasticjob"
+    assert group_of(made, job, owned) == "mnist-elasticjob"
     assert not await write(made, job, owned), "it is written once"
 
 
@@ -288,9 +301,9 @@ async def test_a_new_minimum_changes_the_group(version: str) -> None:
     await write(made, job, owned)
     put_pod(cache, job, "a")
     lower = asking(version, min_replicas=2)
-    assert made.group(lower, owned) is None
+    assert group_of(made, lower, owned) is None
     await write(made, lower, owned)
-    assert (server.minimum, made.group(lower, owned)) == (2, "mnist-elasticjob")
+    assert (server.minimum, group_of(made, lower, owned)) == (2, "mnist-elasticjob")
     assert made.groups.fixed_minimum(lower, owned) is None
     assert not [line for line in server.asked if line.startswith("DELETE")]
 
@@ -302,7 +315,7 @@ async def test_a_job_has_a_group_of_each_api_that_it_has_asked_for() -> None:
         server, job = Server(*KINDS_OF_GROUPS), asking(version)
         made, _ = writer(server)
         await write(made, job, owned)
-        assert made.group(job, owned) is None
+        assert group_of(made, job, owned) is None
         await write(made, job, owned)
         assert server.group is not None
         assert server.group["apiVersion"] == version
@@ -318,7 +331,7 @@ async def test_a_group_that_cannot_be_changed_stays_while_a_pod_is_in_it(minimum
     put_pod(cache, node="a")
     changed = replace(JOB, spec=replace(ASKED, min_replicas=minimum))
     assert not await write(made, changed, owned)
-    assert (server.minimum, made.group(changed, owned), made.groups.fixed_minimum(JOB, owned)) == (
+    assert (server.minimum, group_of(made, changed, owned), made.groups.fixed_minimum(JOB, owned)) == (
         3,
         group,
         3,
@@ -326,13 +339,13 @@ async def test_a_group_that_cannot_be_changed_stays_while_a_pod_is_in_it(minimum
     # An operator that starts later finds it as it is.
     later = OwnedState()
     assert await write(made, changed, later)
-    assert (server.minimum, made.group(changed, later)) == (3, group)
+    assert (server.minimum, group_of(made, changed, later)) == (3, group)
     assert not [line for line in server.asked if line.startswith("DELETE")]
     # Without the pod it is made again.
     cache.pods.remove("ns", "mnist-0-0", uid="p")
-    assert made.group(changed, owned) is None
+    assert group_of(made, changed, owned) is None
     await write(made, changed, owned)
-    assert (server.minimum, made.group(changed, owned)) == (minimum, "mnist-elasticjob")
+    assert (server.minimum, group_of(made, changed, owned)) == (minimum, "mnist-elasticjob")
 
 
 async def test_the_next_group_waits_until_the_former_one_is_gone() -> None:
@@ -394,5 +407,78 @@ async def test_a_suspended_job_gets_none(suspended: bool) -> None:
     assert await write(made, job, owned) != suspended
 
 
+@pytest.mark.parametrize("version", KINDS_OF_GROUPS)
+async def test_a_job_that_grows_needs_as_many_as_before_until_all_can_train(version: str) -> None:
+    """A job of a fixed size trains on meanwhile, and its lost pods are to find nodes."""
+    server, owned, job = Server(version), OwnedState(), asking(version, replicas=8, min_replicas=None)
+    made, _ = writer(server)
+    trains = JobStatus(min_replicas=4)
+    for _ in range(2):
+        await write(made, job, owned, trains)
+    assert server.minimum == 4
+    assert group_of(made, job, owned, trains) == "mnist-elasticjob"
+    assert minimum(job, JobStatus(min_replicas=8)) == 8, "all trained once"
+    assert minimum(job, NEW_JOB) == 8
+
+
+@pytest.mark.parametrize("version", KINDS_OF_GROUPS)
+async def test_beside_a_pod_in_no_group_further_ones_are_in_none(version: str) -> None:
+    """With them the group would never gather enough."""
+    server, owned, job = Server(version), OwnedState(), asking(version)
+    made, cache = writer(server)
+    await write(made, job, owned)
+    await write(made, job, owned)
+    put_pod(cache, node="a")
+    assert group_of(made, job, owned) == "mnist-elasticjob"
+    outside = pod_of(PLAIN, 1, 0, IMAGE)
+    outside["metadata"].update(uid="q", resourceVersion="2")
+    cache.pods.put(read_pod(outside))
+    assert group_of(made, job, owned) == ""
+
+
+@pytest.mark.parametrize("version", KINDS_OF_GROUPS)
+async def test_a_job_that_is_resumed_looks_whether_its_group_is_still_there(version: str) -> None:
+    server, owned, job = Server(version), OwnedState(), asking(version)
+    made, _ = writer(server)
+    await write(made, job, owned)
+    await write(made, job, owned)
+    suspended = replace(job, spec=replace(job.spec, suspend=True))
+    await write(made, suspended, owned)
+    server.group = None  # a user has deleted it
+    assert group_of(made, job, owned) is None
+    assert await write(made, job, owned)
+    assert (server.minimum, group_of(made, job, owned)) == (3, "mnist-elasticjob")
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_GROUPS.values(), ids=KINDS_OF_GROUPS)
+async def test_a_group_that_is_being_deleted_counts_as_gone(kind: OwnedKind) -> None:
+    server, owned = Server(), OwnedState()
+    await write_together(cast(Api, server), JOB, contents(kind, JOB))
+    assert server.group is not None
+    server.group["metadata"]["deletionTimestamp"] = "now"
+    snapshot = OwnedSnapshot(1.0, (*KINDS, *KINDS_OF_GROUPS.values()))
+    snapshot.take(kind, server.group)
+    snapshot.compare(JOB, owned, [])
+    assert owned.written[kind] is None
+
+
+async def test_what_jobs_own_is_compared_although_pod_groups_are_served_no_more() -> None:
+    """While a control plane is upgraded, one API server has them and another has not."""
+    asked: list[str] = []
+
+    class Upgraded(Server):
+        async def get(self, path: str, *_: Any) -> dict[str, Any]:
+            asked.append(path)
+            if "podgroups" in path:
+                raise NotFound(path, 404, "NotFound", "the server could not find the requested resource")
+            return {"metadata": {"resourceVersion": "1"}, "items": []}
+
+    snapshot = await list_owned(cast(Api, Upgraded()), "", lambda: 1.0, (NEW, *KINDS))
+    owned = OwnedState()
+    snapshot.compare(JOB, owned, [])
+    assert owned.written[NEW] is None
+    assert len(asked) == 1 + len(KINDS)
+
+
 def contents(kind: OwnedKind, job: Job) -> dict[OwnedKind, Any]:
-    return {kind: kind.contents(job, NEEDS)}
+    return {kind: kind.contents(job, replace(NEEDS, least=job.spec.least))}

@@ -93,8 +93,9 @@ class Applier:
         if self.creation.made(job):
             # The network policy is waited for before the first pods; later it is there.
             state.owned.protected = True
-        group = self.owned.group(job, state.owned)
-        state.pods.group = group or ""
+        group = self.owned.group(job, plan, state.owned)
+        if group is not None:  # pods that are still to be made by an earlier pass keep theirs
+            state.pods.group = group
         without_rights = self.owned.without_rights(plan, state.owned)
         due, delay = self.creation.due(
             job, plan, state, group is not None and self._ready_for_pods(job, state), without_rights

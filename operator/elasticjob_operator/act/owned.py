@@ -32,12 +32,13 @@ Rule = dict[str, Any]
 class Needs:
     """What the contents depend on, beside the job: the pods that may write their Leases, the service accounts
     of the pods, and the rules by which pods read their round. ``grouped``: pods of the job are in its
-    PodGroup."""
+    PodGroup. ``least``: how many pods the job needs to train."""
 
     pod_names: frozenset[str]
     accounts: tuple[str, ...]
     reading: tuple[Rule, ...]
     grouped: bool = False
+    least: int = 1
 
 
 @dataclass(frozen=True)

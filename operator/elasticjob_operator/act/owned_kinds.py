@@ -101,8 +101,8 @@ def gathers(job: Job) -> bool:
     return job.spec.gang_scheduling != GangScheduling.NONE and not job.spec.suspend
 
 
-def _group(job: Job, minimum: tuple[str, ...], has_priority: bool) -> dict[str, Any]:
-    contents: Any = job.spec.least
+def _group(job: Job, needs: Needs, minimum: tuple[str, ...], has_priority: bool) -> dict[str, Any]:
+    contents: Any = needs.least
     for key in reversed(minimum):
         contents = {key: contents}
     priority_class = ((job.spec.template or {}).get("spec") or {}).get("priorityClassName")
@@ -127,7 +127,7 @@ def _pod_group(
         fields=("spec",),
         target=GROUP,
         due=lambda job, _needs: gathers(job) and job.spec.gang_scheduling == gang,
-        contents=lambda job, _needs: _group(job, minimum, has_priority),
+        contents=lambda job, needs: _group(job, needs, minimum, has_priority),
         leaf=minimum,
         fixed=fixed,
     )

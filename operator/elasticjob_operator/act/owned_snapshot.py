@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from elasticjob.contract.names import JOB_LABEL
 from elasticjob_operator.act.job_state import OwnedState
 from elasticjob_operator.act.owned import Contents, OwnedKind, Rule
-from elasticjob_operator.act.owned_kinds import KINDS, ROLE, writers_in
+from elasticjob_operator.act.owned_kinds import GROUP, KINDS, ROLE, writers_in
 from elasticjob_operator.act.template import job_identity
 from elasticjob_operator.observe.answers import Json
 from elasticjob_operator.observe.client import Api
-from elasticjob_operator.observe.errors import Forbidden
+from elasticjob_operator.observe.errors import Forbidden, NotFound
 from elasticjob_operator.observe.fields import first_owner_of
 from elasticjob_operator.observe.lists import read_list
 from elasticjob_operator.plan.state.model import Job
@@ -35,8 +35,10 @@ class OwnedSnapshot:
         """Contents by the owner's UID and the object's name, then by kind."""
 
     def take(self, kind: OwnedKind, raw: Json) -> None:
-        """An object of a list."""
+        """An object of a list. One that is being deleted goes sooner or later: it counts as gone."""
         meta = raw["metadata"]
+        if meta.get("deletionTimestamp"):
+            return
         self._found.setdefault((first_owner_of(meta), str(meta["name"])), {})[kind] = kind.known(raw)
 
     def compare(self, job: Job, owned: OwnedState, reading: list[Rule]) -> None:
@@ -67,6 +69,9 @@ async def list_owned(
     for kind in kinds:
         try:
             await read_list(api, kind.path.format(scope), taking(kind), query)
+        except NotFound:
+            if kind.target != GROUP:
+                raise  # of PodGroups another API server may have said that there are some
         except Forbidden as error:
             what = f"{kind.kind} ({kind.api_version})"
             log.warning("cannot list the %s of jobs, so all of them are rewritten: %s", what, error)

@@ -30,7 +30,8 @@ from elasticjob_operator.act.template import job_identity
 from elasticjob_operator.observe.client import Api
 from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import NotFound
-from elasticjob_operator.plan.state.model import Event, Job, Plan, Target
+from elasticjob_operator.plan.pods.gang import minimum
+from elasticjob_operator.plan.state.model import Event, Job, Plan, Pod, Target
 
 MISSED_SECONDS = 5.0
 """How long members may take to come back until their rights are in doubt."""
@@ -87,7 +88,11 @@ class OwnedWriter:
             together = {kind: new for kind, new in changes.items() if kind.target == target}
             if together:
                 writes[target] = partial(self._write, job, target, together, owned, events)
-        if gathers(job) and self.groups.kind_of(job) is None and not plan.status.finished:
+        if not gathers(job):
+            for kind in self.groups.kinds:  # when it does again, it is not known what is there by then
+                if kind.target == GROUP:
+                    owned.written.pop(kind, None)
+        elif self.groups.kind_of(job) is None and not plan.status.finished:
             writes[GROUP] = partial(self._find_groups, job)
         return writes, [*delays, unneeded]
 
@@ -102,9 +107,12 @@ class OwnedWriter:
             NETWORK_POLICY, NETWORK_POLICY.contents(job, needs)
         )
 
-    def group(self, job: Job, owned: OwnedState) -> str | None:
+    def group(self, job: Job, plan: Plan, owned: OwnedState) -> str | None:
         """The PodGroup that a new pod is to be in, "" for none; None if it has to be made first."""
-        return self.groups.group_of(job, owned, self._grouped(job))
+        live = [pod for pod in self._own_pods(job) if not (pod.ended or pod.deleting)]
+        if any(pod.group != job_identity(job) for pod in live):
+            return ""  # beside pods that are in none it would never gather enough
+        return self.groups.group_of(job, owned, self._needs(job, plan))
 
     def account_in_doubt(self, job: Job, owned: OwnedState) -> bool:
         """Whether the job's own service account has gone: perhaps with the job, of whose end we have not
@@ -113,13 +121,17 @@ class OwnedWriter:
 
     def _needs(self, job: Job, plan: Plan) -> Needs:
         accounts, reading = self._cache.service_accounts(job), tuple(self._reading(job))
-        return Needs(plan.pod_names, accounts, reading, self._grouped(job))
+        least = minimum(job, plan.status)
+        return Needs(plan.pod_names, accounts, reading, self._grouped(job), least)
 
     def _grouped(self, job: Job) -> bool:
         """Whether pods are in the job's PodGroup, so that it can't be made again."""
-        pods = self._cache.pods.of_job(job.namespace, job.name).values()
-        own = (seen.pod for seen in pods if seen.owner == job.uid)
+        own = self._own_pods(job)
         return any(pod.group == job_identity(job) and not (pod.ended or pod.deleting) for pod in own)
+
+    def _own_pods(self, job: Job) -> list[Pod]:
+        pods = self._cache.pods.of_job(job.namespace, job.name).values()
+        return [seen.pod for seen in pods if seen.owner == job.uid]
 
     async def _find_groups(self, job: Job) -> None:
         await self.groups.find(job)

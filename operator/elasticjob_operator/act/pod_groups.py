@@ -31,7 +31,7 @@ _REMEDIES: dict[str, str] = {
     GangScheduling.VOLCANO: "install Volcano",
 }
 """What an administrator does where the cluster has none."""
-_NO_NEEDS = Needs(frozenset(), (), ())
+_WITHOUT = "suspend the job, set spec.gangScheduling to None and resume it"
 
 
 class PodGroups:
@@ -89,9 +89,8 @@ class PodGroups:
                 return kind
         return None
 
-    def group_of(self, job: Job, owned: OwnedState, grouped: bool) -> str | None:
+    def group_of(self, job: Job, owned: OwnedState, needs: Needs) -> str | None:
         """The PodGroup that a new pod of the job is to be in, "" for none; None if it has to be made first.
-        ``grouped``: other pods are in it.
 
         A group that cannot be changed and gathers more pods than the job now needs would hold a replacement
         back for good. One that gathers fewer does no harm.
@@ -102,11 +101,11 @@ class PodGroups:
         there = None if kind is None else owned.written.get(kind)
         if kind is None or there is None:
             return None
-        if there == kind.known(kind.contents(job, _NO_NEEDS) or {}):
+        if there == kind.known(kind.contents(job, needs) or {}):
             return job_identity(job)
-        if not (kind.fixed and grouped):
+        if not (kind.fixed and needs.grouped):
             return None
-        return job_identity(job) if _minimum(kind, there) <= job.spec.least else ""
+        return job_identity(job) if _minimum(kind, there) <= needs.least else ""
 
     def fixed_minimum(self, job: Job, owned: OwnedState) -> int | None:
         """How many pods the job's group gathers, if that can no longer be changed."""
@@ -118,16 +117,13 @@ class PodGroups:
 def _off(gang: str) -> str:
     return (
         "the operator does not make any; have an administrator set the chart's value "
-        f"gangScheduling.{gang.lower()}, or apply the job again without spec.gangScheduling"
+        f"gangScheduling.{gang.lower()}, or {_WITHOUT}"
     )
 
 
 def _not_served(gang: str) -> str:
     versions = " or ".join(kind.api_version for kind in POD_GROUPS[gang])
-    return (
-        f"the cluster has none of {versions}; have an administrator {_REMEDIES[gang]}, or apply the job "
-        "again without spec.gangScheduling"
-    )
+    return f"the cluster has none of {versions}; have an administrator {_REMEDIES[gang]}, or {_WITHOUT}"
 
 
 def _minimum(kind: OwnedKind, known: Contents) -> int:

@@ -7,6 +7,7 @@ went unseen. What jobs own is compared at the same time, because it may have bee
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import random
@@ -152,8 +153,9 @@ class JobSource:
         if not unfinished():
             return
         groups = self._applier.owned.groups
-        try:
+        with contextlib.suppress(ApiError):  # it is asked again when a job needs one
             await groups.look()
+        try:
             found = await list_owned(self._api, namespace, self._clock, groups.kinds)
         except ApiError as error:
             log.warning("cannot list the objects that jobs own: %s", error)

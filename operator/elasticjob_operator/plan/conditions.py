@@ -16,7 +16,7 @@ from elasticjob_operator.plan.losses import unheard
 from elasticjob_operator.plan.pods import gang, ignored_pods, open_files
 from elasticjob_operator.plan.rounds import fencing
 from elasticjob_operator.plan.state.job_waits import JobWait
-from elasticjob_operator.plan.state.model import CreatePod, Pod
+from elasticjob_operator.plan.state.model import CreatePod, GangScheduling, Pod
 from elasticjob_operator.plan.state.outlook import Outlook, Waiting
 from elasticjob_operator.plan.state.pass_state import Pass
 from elasticjob_operator.plan.state.status import Condition, with_condition
@@ -228,6 +228,8 @@ def _unknown_to_schedulers(p: Pass) -> str:
     """A sentence on pods that no scheduler has considered, and which one should."""
     name = pod_group.scheduler_name(p.job)
     text = f"not considered by any scheduler for {UNSCHEDULED_SECONDS:.0f} s"
+    if not name and p.job.spec.gang_scheduling != GangScheduling.NONE:
+        return f"{text}; check schedulerName, and the PodGroup: a missing one is made again in five minutes"
     if not name:
         return f"{text}; check schedulerName"
     of_template = ((p.job.spec.template or {}).get("spec") or {}).get("schedulerName") == name

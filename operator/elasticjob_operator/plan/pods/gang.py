@@ -10,8 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from elasticjob.contract.text import counted
-from elasticjob_operator.plan.state.model import GangScheduling, Pod
+from elasticjob_operator.plan.state.model import GangScheduling, Job, Pod
 from elasticjob_operator.plan.state.pass_state import Pass
+from elasticjob_operator.plan.state.status import JobStatus
+
+
+def minimum(job: Job, status: JobStatus) -> int:
+    """How many pods are placed together: as many as the job needs to train now. A job of a fixed size that
+    grows trains on with its former size, and replaces lost pods, until all pods of the new one can train."""
+    return min(job.spec.least, status.min_replicas or job.spec.least)
 
 
 def held(p: Pass) -> list[Pod]:
@@ -26,15 +33,20 @@ def sentence(p: Pass, waiting: Sequence[Pod]) -> str:
     return f"the scheduler holds {counted(len(waiting), 'pod')} until {_minimum(p)} can be placed together"
 
 
-def outgrown(p: Pass) -> list[Pod]:
-    """Pods without a node in a group that gathers more pods than the job now needs, and cannot be changed."""
-    if p.observed.fixed_gang is None or p.observed.fixed_gang <= p.job.spec.least:
-        return []
-    return [pod for pod in _gathered(p) if not (pod.node or pod.running)]
+def outgrown(p: Pass) -> tuple[list[Pod], str]:
+    """Pods without a node in a group that would hold them for good, and why it would."""
+    gathered, fixed, least = _gathered(p), p.observed.fixed_gang, minimum(p.job, p.status)
+    if fixed is not None and fixed > least:
+        why = f"its PodGroup gathers {fixed} pods; the job needs {least} by now"
+    elif len(gathered) < _minimum(p) and any(not pod.group and p.alive(pod) for pod in p.observed.pods):
+        why = f"its PodGroup gathers {_minimum(p)} pods, and others of the job are in none"
+    else:
+        return [], ""
+    return [pod for pod in gathered if _is_pending(pod)], why
 
 
 def _minimum(p: Pass) -> int:
-    return p.job.spec.least if p.observed.fixed_gang is None else p.observed.fixed_gang
+    return minimum(p.job, p.status) if p.observed.fixed_gang is None else p.observed.fixed_gang
 
 
 def _gathered(p: Pass) -> list[Pod]:

@@ -165,10 +165,9 @@ def _give_quota_back(p: Pass) -> None:
 
 def _leave_group(p: Pass) -> None:
     """Make pods again, outside of their PodGroup or in the next one, that theirs would hold for good."""
-    going = gang.outgrown(p)
+    going, why = gang.outgrown(p)
     _excuse(p, going)
     for pod in going:
-        why = f"its PodGroup gathers {p.observed.fixed_gang} pods; the job needs {p.job.spec.least} by now"
         p.actions.append(DeletePod(pod.name, pod.uid, why))
 
 
