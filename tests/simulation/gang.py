@@ -14,7 +14,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from elasticjob_operator.act.owned_kinds import GROUP, gathers
+from elasticjob_operator.plan.pods.gang import minimum
 from elasticjob_operator.plan.state.model import Action, CreatePod, Job, Plan, Pod
+from elasticjob_operator.plan.state.status import JobStatus
 from tests.simulation.api import Conflict, Item, Key, NotFound, Refused, Unavailable
 from tests.simulation.kernel import Script
 from tests.simulation.violation import Violation
@@ -59,7 +61,9 @@ class GangShell:
         if job.uid != self._uid:
             self._uid, self._minimum = job.uid, None
         backoff = self._operator.write_backoff
-        wanted = job.spec.least if gathers(job) else None
+        wanted = minimum(job, decided.status) if gathers(job) else None
+        if wanted is None:
+            self._minimum = None  # a job that is resumed looks what is there
         held = self._fixed and self._minimum is not None and self._grouped(job)
         if decided.status.finished or wanted in (None, self._minimum) or held:
             backoff.done(GROUP)
@@ -68,27 +72,29 @@ class GangShell:
             self._writes = True
             self._operator.spawn(self._write(Group(job.uid, wanted)))
 
-    def possible(self, job: Job, actions: Sequence[Action]) -> list[Action]:
+    def possible(self, job: Job, status: JobStatus, actions: Sequence[Action]) -> list[Action]:
         """The actions without the making of pods whose group is not there."""
-        group = self.group_of(job)
+        group = self.group_of(job, status)
         return [one for one in actions if group is not None or not isinstance(one, CreatePod)]
 
-    def group_of(self, job: Job) -> str | None:
-        """``PodGroups.group_of``."""
-        if not gathers(job):
+    def group_of(self, job: Job, status: JobStatus) -> str | None:
+        """``OwnedWriter.group``."""
+        least = minimum(job, status)
+        if not gathers(job) or any(not pod.group for pod in self._live(job)):
             return ""
-        if self._minimum is None or self._minimum == job.spec.least:
+        if self._minimum is None or self._minimum == least:
             return None if self._minimum is None else NAME
         if not (self._fixed and self._grouped(job)):
             return None
-        return NAME if self._minimum <= job.spec.least else ""
+        return NAME if self._minimum <= least else ""
 
     def _grouped(self, job: Job) -> bool:
-        pods = [(i.uid, i.value) for k, i in self._operator.cache.items.items() if k[0] == "pod"]
-        return any(
-            pod.group and uid.startswith(f"{job.uid}-") and not (pod.ended or pod.deleting)
-            for uid, pod in pods
-        )
+        return any(pod.group for pod in self._live(job))
+
+    def _live(self, job: Job) -> list[Pod]:
+        items = [i for k, i in self._operator.cache.items.items() if k[0] == "pod"]
+        own = [i.value for i in items if i.uid.startswith(f"{job.uid}-")]
+        return [pod for pod in own if not (pod.ended or pod.deleting)]
 
     def _write(self, group: Group) -> Script:
         operator = self._operator

@@ -205,8 +205,8 @@ class Operator(Informers):
             actions = self.owned.possible(value.job, actions)
         if self.gang is not None:
             self.gang.keep(value.job, decided)
-            actions = self.gang.possible(value.job, actions)
-            self._pods.group = self.gang.group_of(value.job) or ""
+            actions = self.gang.possible(value.job, decided.status, actions)
+            self._pods.group = self.gang.group_of(value.job, decided.status) or ""
         for verb in VERBS:
             self.write_backoff.keep(verb, [action.target for action in actions])
         hanging = 0
