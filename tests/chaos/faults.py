@@ -218,7 +218,7 @@ def stop_agent(seconds: tuple[float, float]) -> Begin:
 def _start_time(pid: int) -> str | None:
     """Tells a process from a later one with the same id."""
     try:
-        with open(f"/proc/{pid}/stat") as file:
+        with open(f"/proc/{pid}/stat", errors="replace") as file:
             return file.read().rpartition(")")[2].split()[19]
     except OSError:
         return None

@@ -336,7 +336,7 @@ def _session(leader: int) -> set[int]:
     found = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            fields = stat.read_text().rpartition(")")[2].split()
+            fields = stat.read_text(errors="replace").rpartition(")")[2].split()
             if int(fields[3]) == leader and fields[0] not in "ZX":
                 found.add(int(stat.parent.name))
     return found
