@@ -47,7 +47,10 @@ class Run:
             manifest = child_job(manifest)
         if manifest["kind"] == "Service":
             return manifest
-        container = manifest["spec"]["template"]["spec"]["containers"][0]
+        spec = manifest["spec"]["template"]["spec"]
+        # The kustomization brings the claim and the ConfigMap with the example's own script.
+        spec["volumes"] = [{"name": volume["name"], "emptyDir": {}} for volume in spec.get("volumes", ())]
+        container = spec["containers"][0]
         container["command"][-1:] = [str(SCRIPTS / "others_steps.py"), str(self.folder)]
         container["env"] = [*container.get("env", []), *ENVIRONMENT]
         return manifest
