@@ -19,7 +19,7 @@ MUTATIONS = [
     Mutation(("P2",), "P1 a write carries the version that it was decided on"),
     Mutation(("P2", "P3", "I4"), "P2 the number of a round that is not known is left out"),
     Mutation(("P2", "P3", "I4"), "P2 the first number is left out where there were rounds"),
-    Mutation(("P2", "P3", "I4"), "P2 a record that was set back is set forward"),
+    Mutation(("P2", "P3", "I4"), "P2 a record that was set back is set forward", 1384),
     Mutation(("P3",), "P3 a member is known to have left"),
     Mutation(("P4",), "P4 a second look before silence counts", 0, 600),
     Mutation(("P5",), "P5 patience ends"),
