@@ -41,7 +41,7 @@ test-guides: $(READY) controlplane ## the guides' scripts with the real librarie
 test-kueue: $(READY) controlplane ## jobs in queues of the real Kueue (10 minutes; 15 more the first time, which builds it; ARGS="--operations 500" or "-m slow")
 	@$(BIN)/pytest tests/kueue $(ARGS)
 
-test-gang: $(READY) controlplane ## jobs whose pods the scheduler places together, by PodGroups (5 minutes; DEVCLUSTER_KUBERNETES=1.37 for another version)
+test-gang: $(READY) controlplane ## jobs whose pods a scheduler places together, by PodGroups (10 minutes, 20 more the first time; DEVCLUSTER_KUBERNETES=1.37 for another version)
 	@$(BIN)/pytest tests/gang $(ARGS)
 
 test-nodes: $(READY) ## the product on two nodes with kubelet and containerd, from built images (45 minutes, an hour the first time; root, installs packages)

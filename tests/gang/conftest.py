@@ -1,4 +1,4 @@
-"""A cluster with PodGroups and the scheduler that heeds them, and an operator that makes them."""
+"""A cluster with PodGroups and the schedulers that heed them, and an operator that makes them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from devcluster import coscheduling
 from devcluster.build import chosen_kubernetes
 from devcluster.cluster import Cluster
 from devcluster.commands import Options, with_pod_groups
+from devcluster.component import Component
 from tests.chart import added_rights
 from tests.e2e.job import Operator
-from tests.gang.gangs import ALL, KUBERNETES, Gang
+from tests.gang.gangs import ALL, COSCHEDULING, KUBERNETES, Gang
 from tests.gang.placed_job import PlacedJob
 
 ON = {"gangScheduling": {gang.name.lower(): True for gang in ALL}}
@@ -25,10 +27,25 @@ def devcluster_options() -> Options:
     return with_pod_groups(Options(further_controllers=["resourcequota-controller"]), chosen_kubernetes())
 
 
+@pytest.fixture(scope="session")
+def coscheduler(installed: Cluster) -> Component:
+    """The scheduler with the plugin Coscheduling."""
+    return coscheduling.start(installed)
+
+
 @pytest.fixture
 def gang() -> Gang:
     """Whose PodGroups the test's jobs have."""
     return KUBERNETES
+
+
+@pytest.fixture
+def scheduler(gang: Gang, installed: Cluster, request: pytest.FixtureRequest) -> Component:
+    """The one that places the pods of the test's jobs."""
+    if gang is COSCHEDULING:
+        component: Component = request.getfixturevalue("coscheduler")
+        return component
+    return installed.component("scheduler")
 
 
 @pytest.fixture(scope="session")
@@ -50,7 +67,7 @@ def operator(rights_given: None, installed: Cluster, namespace: str, tmp_path: P
 
 @pytest.fixture
 def job(
-    operator: Operator, installed: Cluster, namespace: str, gang: Gang
+    operator: Operator, installed: Cluster, namespace: str, gang: Gang, scheduler: Component | None
 ) -> Iterator[Callable[[str], PlacedJob]]:
     """Jobs not yet applied, by name. At the end the nodes are free, and can be used."""
     del operator
@@ -61,8 +78,8 @@ def job(
         return made[-1]
 
     yield make
-    if not installed.component("scheduler").running:
-        installed.component("scheduler").start()
+    if scheduler is not None and not scheduler.running:
+        scheduler.start()
     installed.kubectl("uncordon", *installed.node_names)
     for one in made:
         one.kubectl("delete", "elasticjob", one.name, "--ignore-not-found")

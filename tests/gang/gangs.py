@@ -8,6 +8,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
+from devcluster import coscheduling
 from devcluster.go_tool import module_source
 
 
@@ -46,9 +47,9 @@ COSCHEDULING = Gang(
     ("scheduling.x-k8s.io/v1alpha1",),
     minimum=("spec", "minMember"),
     named=("metadata", "labels", "scheduling.x-k8s.io/pod-group"),
-    scheduler="scheduler-plugins-scheduler",
-    module=("sigs.k8s.io/scheduler-plugins", "v0.35.4-devel"),
-    file="config/crd/bases/scheduling.x-k8s.io_podgroups.yaml",
+    scheduler=coscheduling.SCHEDULER,
+    module=(coscheduling.MODULE, coscheduling.VERSION),
+    file=coscheduling.DEFINITION,
 )
 VOLCANO = Gang(
     "Volcano",
@@ -60,6 +61,8 @@ VOLCANO = Gang(
     file="config/crd/volcano/bases/scheduling.volcano.sh_podgroups.yaml",
 )
 ALL = (KUBERNETES, COSCHEDULING, VOLCANO)
+PLACED = (KUBERNETES, COSCHEDULING)
+"""Those whose scheduler runs here."""
 
 
 def at(value: Any, path: Sequence[str]) -> Any:

@@ -62,9 +62,10 @@ class PlacedJob(PlayedJob):
         """Whether the job's condition has these words."""
         return words in self.condition("Training").get("message", "")
 
-    def has(self, live: int, placed: int) -> None:
+    def has(self, live: int, placed: int, seconds: float | None = None) -> None:
         """Wait until it has so many pods, and so many of them on nodes."""
         self.wait_for(
             lambda: (len(self.live()), len(self.placed())) == (live, placed),
             f"{placed} of {live} pods placed",
+            seconds,
         )

@@ -1,4 +1,4 @@
-"""Pods of jobs with a PodGroup, placed by the real scheduler on nodes each of which has room for one pod."""
+"""Pods of jobs with a PodGroup, placed by a real scheduler on nodes each of which has room for one pod."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from contextlib import contextmanager
 import pytest
 
 from devcluster.cluster import Cluster
+from devcluster.component import Component
 from tests.e2e.job import Operator
+from tests.gang.gangs import COSCHEDULING, KUBERNETES, PLACED, Gang
 from tests.gang.placed_job import PlacedJob
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
@@ -17,6 +19,9 @@ pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 Make = Callable[[str], PlacedJob]
 SETTLED = 5.0
 """Seconds after which the scheduler has looked at all pods that it can."""
+LOOKS_AGAIN = 420.0
+"""Seconds after which the plugin Coscheduling does, where a node has become free: no event makes it look at
+pods that it has rejected for the sake of another, so they wait until it tries all again (5 minutes)."""
 # As a scheduler lists pods that starts, by name, these jobs take turns: a-0-0, a-0-0-0, a-0-1-0, a-1-0.
 TAKING_TURNS = ("a", "a-0")
 
@@ -29,21 +34,30 @@ def cordoned(cluster: Cluster, *nodes: str) -> Iterator[None]:
     cluster.kubectl("uncordon", *nodes)
 
 
-def submit_at_once(cluster: Cluster, make: Make, grouped: bool) -> tuple[PlacedJob, PlacedJob]:
+@pytest.fixture(params=PLACED, ids=lambda gang: gang.name)
+def gang(request: pytest.FixtureRequest) -> Gang:
+    """Each whose scheduler runs here."""
+    chosen: Gang = request.param
+    return chosen
+
+
+def submit_at_once(scheduler: Component, make: Make, grouped: bool = True) -> tuple[PlacedJob, PlacedJob]:
     """Two jobs of two pods each, on three nodes. The scheduler sees all pods at the same time."""
-    cluster.component("scheduler").stop()
+    scheduler.stop()
     first, second = (make(name) for name in TAKING_TURNS)
     for one in (first, second):
         one.submit(2, grouped=grouped)
     for one in (first, second):
         one.has(live=2, placed=0)
-    cluster.component("scheduler").start()
+    scheduler.start()
     return first, second
 
 
-def test_two_jobs_that_would_deadlock_half_placed_do_not(installed: Cluster, job: Make) -> None:
+def test_two_jobs_that_would_deadlock_half_placed_do_not(
+    installed: Cluster, scheduler: Component, job: Make
+) -> None:
     with cordoned(installed, installed.node_names[0]):
-        first, second = submit_at_once(installed, job, grouped=True)
+        first, second = submit_at_once(scheduler, job)
         first.wait_for(
             lambda: sorted(len(one.placed()) for one in (first, second)) == [0, 2], "one is placed"
         )
@@ -56,10 +70,10 @@ def test_two_jobs_that_would_deadlock_half_placed_do_not(installed: Cluster, job
         other.has(live=2, placed=2)
 
 
-def test_without_gang_scheduling_they_do(installed: Cluster, job: Make) -> None:
+def test_without_gang_scheduling_they_do(installed: Cluster, scheduler: Component, job: Make) -> None:
     """What the test above is about: each holds a node for which the other waits."""
     with cordoned(installed, installed.node_names[0]):
-        first, second = submit_at_once(installed, job, grouped=False)
+        first, second = submit_at_once(scheduler, job, grouped=False)
         first.has(live=2, placed=1)
         second.has(live=2, placed=1)
         assert (first.groups(), first.group()) == ({""}, {})
@@ -84,7 +98,10 @@ def test_a_lost_pod_is_replaced_by_itself_where_enough_are_left(job: Make) -> No
     one.runs("replaced-0-0", "replaced-1-0", "replaced-2-1")
 
 
-def test_below_the_minimum_the_next_pods_are_placed_together(installed: Cluster, job: Make) -> None:
+@pytest.mark.timeout(900)
+def test_below_the_minimum_the_next_pods_are_placed_together(
+    installed: Cluster, job: Make, gang: Gang
+) -> None:
     """One of two places is free, so neither of the two pods that are missing gets it."""
     one = job("below")
     one.submit(3, minimum=3)
@@ -95,11 +112,11 @@ def test_below_the_minimum_the_next_pods_are_placed_together(installed: Cluster,
         one.wait_for(lambda: one.speaks_of("not scheduled"), "it says why they wait")
         time.sleep(SETTLED)
         assert len(one.placed()) == 1
-    one.has(live=3, placed=3)
+    one.has(live=3, placed=3, seconds=LOOKS_AGAIN if gang is COSCHEDULING else None)
 
 
-def test_pods_below_the_minimum_are_held_and_the_job_says_so(job: Make) -> None:
-    """The scheduler itself writes nothing about them."""
+def test_pods_below_the_minimum_are_held_and_the_job_says_so(job: Make, gang: Gang) -> None:
+    """Kubernetes' own scheduler writes nothing about them, the plugin does."""
     one = job("held")
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "two"}}
     one.create({**quota, "spec": {"hard": {"pods": "2"}}})
@@ -110,11 +127,14 @@ def test_pods_below_the_minimum_are_held_and_the_job_says_so(job: Make) -> None:
         "the quota is in force",
     )
     one.submit(3)
-    one.wait_for(
-        lambda: one.speaks_of("the scheduler holds 2 pods until 3 can be placed together"), "the job says it"
-    )
+    says = {
+        KUBERNETES: "the scheduler holds 2 pods until 3 can be placed together",
+        COSCHEDULING: "cannot find enough sibling pods, current pods number: 2, minMember of group: 3",
+    }
+    one.wait_for(lambda: one.speaks_of(says[gang]), "the job says it")
     assert one.condition("Training")["reason"] == "WaitingForPods"
-    assert [pod["status"].get("conditions") for pod in one.live().values()] == [None, None]
+    conditions = [bool(pod["status"].get("conditions")) for pod in one.live().values()]
+    assert conditions == [gang is COSCHEDULING] * 2
     one.kubectl("delete", "quota", "two")
     one.kubectl("annotate", "elasticjob", one.name, "room=yes")
     one.has(live=3, placed=3)
