@@ -26,7 +26,7 @@ IGNORES = (
 def lives(pid: str) -> bool:
     """Whether the process is there, and no zombie."""
     try:
-        return "Z" not in Path("/proc", pid, "stat").read_text().rpartition(")")[2]
+        return "Z" not in Path("/proc", pid, "stat").read_text(errors="replace").rpartition(")")[2]
     except OSError:
         return False
 
@@ -46,8 +46,9 @@ def main() -> None:
             time.sleep(0.05)
         if rank == "0":
             os._exit(3)
-    left = [path.read_text() for path in folder.glob("left-*")]
-    (folder / f"alive-{rank}").write_text(" ".join(filter(lives, left)))
+    else:
+        left = [path.read_text() for path in folder.glob("left-*")]
+        (folder / f"alive-{rank}").write_text(" ".join(filter(lives, left)))
     for step in count(1):
         if should_stop(step):
             (folder / f"stopped-{rank}").write_text(str(step))
