@@ -35,7 +35,7 @@ def coscheduler(installed: Cluster) -> Component:
 
 @pytest.fixture
 def gang() -> Gang:
-    """Whose PodGroups the test's jobs have."""
+    """The kind of PodGroup that the test's jobs have."""
     return KUBERNETES
 
 

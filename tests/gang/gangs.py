@@ -1,4 +1,4 @@
-"""Whose PodGroups a job may have, and where each says what: for jobs whose pods a scheduler places."""
+"""The kinds of PodGroups that a job may have, and the fields that each has for the same facts."""
 
 from __future__ import annotations
 

@@ -144,6 +144,30 @@ async def write(made: OwnedWriter, job: Job, owned: OwnedState, status: JobStatu
     return task is not None
 
 
+class Begun:
+    """An operator and a job whose PodGroup, of this version of an API, is there."""
+
+    def __init__(self, version: str, **spec: Any) -> None:
+        self.server, self.owned, self.job = Server(version), OwnedState(), asking(version, **spec)
+        self.made, self.cache = writer(self.server)
+
+    async def write(self, job: Job | None = None) -> bool:
+        """As ``write``."""
+        return await write(self.made, job or self.job, self.owned)
+
+    def group(self, job: Job | None = None) -> str | None:
+        """As ``group_of``."""
+        return group_of(self.made, job or self.job, self.owned)
+
+
+async def begun(version: str, **spec: Any) -> Begun:
+    """The API is found first, then the group is made."""
+    found = Begun(version, **spec)
+    assert await found.write()
+    assert await found.write()
+    return found
+
+
 def put_pod(cache: ClusterCache, job: Job = JOB, node: str = "") -> None:
     """A pod of the job that is in its group."""
     made = pod_of(job, 0, 0, IMAGE, group="mnist-elasticjob")
@@ -295,17 +319,13 @@ def test_of_a_scheduler_that_may_not_know_the_group_it_is_said(gang: str, named:
 
 @pytest.mark.parametrize("version", CHANGEABLE)
 async def test_a_new_minimum_changes_the_group(version: str) -> None:
-    server, owned, job = Server(version), OwnedState(), asking(version)
-    made, cache = writer(server)
-    await write(made, job, owned)
-    await write(made, job, owned)
-    put_pod(cache, job, "a")
-    lower = asking(version, min_replicas=2)
-    assert group_of(made, lower, owned) is None
-    await write(made, lower, owned)
-    assert (server.minimum, group_of(made, lower, owned)) == (2, "mnist-elasticjob")
-    assert made.groups.fixed_minimum(lower, owned) is None
-    assert not [line for line in server.asked if line.startswith("DELETE")]
+    one, lower = await begun(version), asking(version, min_replicas=2)
+    put_pod(one.cache, one.job, "a")
+    assert one.group(lower) is None
+    await one.write(lower)
+    assert (one.server.minimum, one.group(lower)) == (2, "mnist-elasticjob")
+    assert one.made.groups.fixed_minimum(lower, one.owned) is None
+    assert not [line for line in one.server.asked if line.startswith("DELETE")]
 
 
 async def test_a_job_has_a_group_of_each_api_that_it_has_asked_for() -> None:
@@ -424,30 +444,23 @@ async def test_a_job_that_grows_needs_as_many_as_before_until_all_can_train(vers
 @pytest.mark.parametrize("version", KINDS_OF_GROUPS)
 async def test_beside_a_pod_in_no_group_further_ones_are_in_none(version: str) -> None:
     """With them the group would never gather enough."""
-    server, owned, job = Server(version), OwnedState(), asking(version)
-    made, cache = writer(server)
-    await write(made, job, owned)
-    await write(made, job, owned)
-    put_pod(cache, node="a")
-    assert group_of(made, job, owned) == "mnist-elasticjob"
+    one = await begun(version)
+    put_pod(one.cache, node="a")
+    assert one.group() == "mnist-elasticjob"
     outside = pod_of(PLAIN, 1, 0, IMAGE)
     outside["metadata"].update(uid="q", resourceVersion="2")
-    cache.pods.put(read_pod(outside))
-    assert group_of(made, job, owned) == ""
+    one.cache.pods.put(read_pod(outside))
+    assert one.group() == ""
 
 
 @pytest.mark.parametrize("version", KINDS_OF_GROUPS)
 async def test_a_job_that_is_resumed_looks_whether_its_group_is_still_there(version: str) -> None:
-    server, owned, job = Server(version), OwnedState(), asking(version)
-    made, _ = writer(server)
-    await write(made, job, owned)
-    await write(made, job, owned)
-    suspended = replace(job, spec=replace(job.spec, suspend=True))
-    await write(made, suspended, owned)
-    server.group = None  # a user has deleted it
-    assert group_of(made, job, owned) is None
-    assert await write(made, job, owned)
-    assert (server.minimum, group_of(made, job, owned)) == (3, "mnist-elasticjob")
+    one = await begun(version)
+    await one.write(replace(one.job, spec=replace(one.job.spec, suspend=True)))
+    one.server.group = None  # a user has deleted it
+    assert one.group() is None
+    assert await one.write()
+    assert (one.server.minimum, one.group()) == (3, "mnist-elasticjob")
 
 
 @pytest.mark.parametrize("kind", KINDS_OF_GROUPS.values(), ids=KINDS_OF_GROUPS)

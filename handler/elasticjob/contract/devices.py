@@ -8,9 +8,10 @@ which has to be read. Pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from elasticjob.contract.lenient import mapping, mappings
 from elasticjob.contract.quantity import parse
 from elasticjob.contract.text import listed, one_line
 
@@ -84,9 +85,9 @@ def claimed(template: Mapping[str, Any], container: Mapping[str, Any]) -> Iterat
     request in it that the container takes ("" for all)."""
     claims = {
         str(claim.get("name")): claim
-        for claim in _mappings(_mapping(template.get("spec")).get("resourceClaims"))
+        for claim in mappings(mapping(template.get("spec")).get("resourceClaims"))
     }
-    for used in _mappings(_mapping(container.get("resources")).get("claims")):
+    for used in mappings(mapping(container.get("resources")).get("claims")):
         claim = claims.get(str(used.get("name")), {})
         claim_template = one_line(str(claim.get("resourceClaimTemplateName") or ""), 253)
         name = one_line(str(claim.get("resourceClaimName") or used.get("name") or ""), _MAX_NAME)
@@ -96,20 +97,12 @@ def claimed(template: Mapping[str, Any], container: Mapping[str, Any]) -> Iterat
 def _asked(container: Mapping[str, Any]) -> dict[str, int | None]:
     """The extended resources that the container asks for, and how many, in any notation of their quantity.
     None: one that the API server refuses, or an absurd one."""
-    resources = _mapping(container.get("resources"))
+    resources = mapping(container.get("resources"))
     asked: dict[str, int | None] = {}
     for part in ("limits", "requests"):
-        for name, quantity in _mapping(resources.get(part)).items():
+        for name, quantity in mapping(resources.get(part)).items():
             number = parse(quantity)
             if "/" in str(name) and (number is None or number > 0):
                 whole = number is not None and number <= _MOST and number % 1 == 0
                 asked.setdefault(one_line(str(name), _MAX_NAME), int(number) if number and whole else None)
     return asked
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _mappings(value: object) -> Iterable[Mapping[str, Any]]:
-    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []

@@ -94,8 +94,8 @@ class Seat:
         self._began: Mapping[WaitKey, float] = {}
         self._renewed = 0.0
         self._unshown: tuple[RoundLease, float] | None = None
-        self._listed: object = None
-        """For which state of the round Lease the participants were listed again."""
+        self._listed_for: object = None
+        """The state of the round Lease for which the participants were listed again."""
         self._explained = False
         self._confirmed: frozenset[str] = frozenset()
         self._reread = False
@@ -304,8 +304,7 @@ class Seat:
         other = self.other_run
         if other is not None and not self._is_over(other, sight):
             return Rest(1.0)
-        if self.obstacle is not None and self._listed != self._missing:
-            self._listed = self._missing
+        if self.obstacle is not None and self._first_list_for(self._missing):
             return ListAgain()
         if self.newest is None:
             return Write(self._in_place(replace(self._first(), unsure=True)), claim="it is the first")
@@ -360,8 +359,8 @@ class Seat:
             if sight is None or not sight.is_behind(self.lease) or now <= self._changed + DEAF_SECONDS:
                 return Rest(1.0)
             self._not_before = now + DEAF_SECONDS
-            again, self._listed = self._listed is not self.lease, self.lease
-            return ListAgain() if again else Read()  # it may have been deleted, unheard
+            # The round Lease may have been deleted, unheard.
+            return ListAgain() if self._first_list_for(self.lease) else Read()
         wait = self._changed + self._spread * ORDER_SECONDS - now
         return Rest(wait) if wait > 0 else self._claim("the run before is over")
 
@@ -370,6 +369,11 @@ class Seat:
         round Lease are perhaps not in a sight that is older."""
         seen = sight is not None and not sight.is_behind(self.lease) and not other.may_go_on(sight)
         return seen or self.obstacle is None
+
+    def _first_list_for(self, state: object) -> bool:
+        """Whether it asks for the first time to list the participants again in this state of the Lease."""
+        before, self._listed_for = self._listed_for, state
+        return before is not state
 
     def _in_place(self, settled: Settled) -> Settled:
         """What to write: in the place of another run it remembers how that has ended."""

@@ -41,7 +41,7 @@ class Needs:
     least: int = 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class OwnedKind:
     """A kind of object of which a job has one. ``path`` is where it is listed, with {} for the namespace;
     ``fields`` are those that the operator writes. Kinds of one ``target`` are written together, those that

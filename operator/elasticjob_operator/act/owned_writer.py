@@ -109,10 +109,13 @@ class OwnedWriter:
 
     def group(self, job: Job, plan: Plan, owned: OwnedState) -> str | None:
         """The PodGroup that a new pod is to be in, "" for none; None if it has to be made first."""
-        live = [pod for pod in self._own_pods(job) if not (pod.ended or pod.deleting)]
+        if not gathers(job):
+            return ""
+        live = self._live_pods(job)
         if any(pod.group != job_identity(job) for pod in live):
             return ""  # beside pods that are in none it would never gather enough
-        return self.groups.group_of(job, owned, self._needs(job, plan))
+        needs = Needs(frozenset(), (), (), grouped=bool(live), least=minimum(job, plan.status))
+        return self.groups.group_of(job, owned, needs)
 
     def account_in_doubt(self, job: Job, owned: OwnedState) -> bool:
         """Whether the job's own service account has gone: perhaps with the job, of whose end we have not
@@ -121,17 +124,16 @@ class OwnedWriter:
 
     def _needs(self, job: Job, plan: Plan) -> Needs:
         accounts, reading = self._cache.service_accounts(job), tuple(self._reading(job))
-        least = minimum(job, plan.status)
-        return Needs(plan.pod_names, accounts, reading, self._grouped(job), least)
+        return Needs(plan.pod_names, accounts, reading, self._grouped(job), minimum(job, plan.status))
 
     def _grouped(self, job: Job) -> bool:
         """Whether pods are in the job's PodGroup, so that it can't be made again."""
-        own = self._own_pods(job)
-        return any(pod.group == job_identity(job) and not (pod.ended or pod.deleting) for pod in own)
+        return gathers(job) and any(pod.group == job_identity(job) for pod in self._live_pods(job))
 
-    def _own_pods(self, job: Job) -> list[Pod]:
+    def _live_pods(self, job: Job) -> list[Pod]:
         pods = self._cache.pods.of_job(job.namespace, job.name).values()
-        return [seen.pod for seen in pods if seen.owner == job.uid]
+        own = (seen.pod for seen in pods if seen.owner == job.uid)
+        return [pod for pod in own if not (pod.ended or pod.deleting)]
 
     async def _find_groups(self, job: Job) -> None:
         await self.groups.find(job)

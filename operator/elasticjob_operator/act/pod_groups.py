@@ -14,7 +14,7 @@ from collections.abc import Collection
 
 from elasticjob_operator.act.job_state import OwnedState
 from elasticjob_operator.act.owned import Contents, Needs, OwnedKind
-from elasticjob_operator.act.owned_kinds import GROUP, KINDS, POD_GROUPS, gathers
+from elasticjob_operator.act.owned_kinds import GROUP, KINDS, POD_GROUPS
 from elasticjob_operator.act.template import job_identity
 from elasticjob_operator.observe.client import Api
 from elasticjob_operator.observe.errors import Invalid, NotFound
@@ -90,13 +90,11 @@ class PodGroups:
         return None
 
     def group_of(self, job: Job, owned: OwnedState, needs: Needs) -> str | None:
-        """The PodGroup that a new pod of the job is to be in, "" for none; None if it has to be made first.
+        """The PodGroup of a new pod, if the job asks for one: "" for none, None if it has to be made first.
 
         A group that cannot be changed and gathers more pods than the job now needs would hold a replacement
         back for good. One that gathers fewer does no harm.
         """
-        if not gathers(job):
-            return ""
         kind = self.kind_of(job)
         there = None if kind is None else owned.written.get(kind)
         if kind is None or there is None:

@@ -228,10 +228,10 @@ def _unknown_to_schedulers(p: Pass) -> str:
     """A sentence on pods that no scheduler has considered, and which one should."""
     name = pod_group.scheduler_name(p.job)
     text = f"not considered by any scheduler for {UNSCHEDULED_SECONDS:.0f} s"
-    if not name and p.job.spec.gang_scheduling != GangScheduling.NONE:
-        return f"{text}; check schedulerName, and the PodGroup: a missing one is made again in five minutes"
     if not name:
-        return f"{text}; check schedulerName"
+        gathers = p.job.spec.gang_scheduling != GangScheduling.NONE
+        group = ", and the PodGroup: a missing one is made again in five minutes" if gathers else ""
+        return f"{text}; check schedulerName{group}"
     of_template = ((p.job.spec.template or {}).get("spec") or {}).get("schedulerName") == name
     whose = "schedulerName of the template" if of_template else "for spec.gangScheduling"
     return f"{text}; is a scheduler {one_line(name, 100)!r} ({whose}) running?"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from elasticjob.contract.lenient import mapping, mappings
+
 HOSTNAME_LABEL = "kubernetes.io/hostname"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
@@ -15,7 +17,7 @@ def nodes_left(template: Mapping[str, Any] | None, avoided: Iterable[str]) -> fr
     A node's hostname label is its name, but for some clouds; there nothing is left too early, and the node is
     tried again.
     """
-    named = _named(_mapping(_mapping(template).get("spec")))
+    named = _named(mapping(mapping(template).get("spec")))
     return None if named is None else named - frozenset(avoided)
 
 
@@ -23,11 +25,11 @@ def _named(spec: Mapping[str, Any]) -> frozenset[str] | None:
     """The nodes named by ``nodeName``, by the selector, or in every alternative of the affinity."""
     if spec.get("nodeName"):
         return frozenset({str(spec["nodeName"])})
-    selected = _mapping(spec.get("nodeSelector")).get(HOSTNAME_LABEL)
+    selected = mapping(spec.get("nodeSelector")).get(HOSTNAME_LABEL)
     if selected:
         return frozenset({str(selected)})
-    affinity = _mapping(_mapping(spec.get("affinity")).get("nodeAffinity"))
-    terms = [_of_term(term) for term in _mappings(_mapping(affinity.get(_REQUIRED)).get("nodeSelectorTerms"))]
+    affinity = mapping(mapping(spec.get("affinity")).get("nodeAffinity"))
+    terms = [_of_term(term) for term in mappings(mapping(affinity.get(_REQUIRED)).get("nodeSelectorTerms"))]
     found: frozenset[str] = frozenset()
     for names in terms:
         if names is None:
@@ -44,15 +46,7 @@ def _of_term(term: Mapping[str, Any]) -> frozenset[str] | None:
 
 
 def _in(term: Mapping[str, Any], kind: str, key: str) -> Iterator[frozenset[str]]:
-    for one in _mappings(term.get(kind)):
+    for one in mappings(term.get(kind)):
         values = one.get("values")
         if one.get("key") == key and one.get("operator") == "In" and isinstance(values, list):
             yield frozenset(map(str, values))
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _mappings(value: object) -> list[Mapping[str, Any]]:
-    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []

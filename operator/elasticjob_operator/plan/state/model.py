@@ -96,8 +96,8 @@ class NetworkPolicy(StrEnum):
 
 
 class GangScheduling(StrEnum):
-    """Whose PodGroups gather as many pods as the job does not train without: Kubernetes' own, those of the
-    plugin Coscheduling (scheduler-plugins), or Volcano's."""
+    """The kind of PodGroup by which the scheduler places a job's first pods together: that of Kubernetes, of
+    the plugin Coscheduling (scheduler-plugins), or of Volcano."""
 
     NONE = "None"
     KUBERNETES = "Kubernetes"

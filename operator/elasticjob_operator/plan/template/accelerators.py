@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from elasticjob.contract.devices import Claims, claimed, devices
+from elasticjob.contract.lenient import mappings
 from elasticjob.contract.text import listed
 from elasticjob_operator.plan.state.model import Job
 from elasticjob_operator.plan.template import torchrun_flags
@@ -55,11 +56,7 @@ def claim_templates(job: Job) -> frozenset[str]:
 
 def _says_itself(job: Job, container: Mapping[str, Any]) -> bool:
     """Whether the container says how many workers it starts, or may, where it is not seen."""
-    env = container.get("env")
-    named = any(
-        isinstance(entry, Mapping) and entry.get("name") == _NPROC
-        for entry in (env if isinstance(env, list) else ())
-    )
+    named = any(entry.get("name") == _NPROC for entry in mappings(container.get("env")))
     return (
         named
         or bool(container.get("envFrom"))
