@@ -18,7 +18,7 @@ from elasticjob.contract.text import counted, listed
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan.changes import draining
-from elasticjob_operator.plan.charges import early_ends, revision
+from elasticjob_operator.plan.charges import backoff, early_ends, revision
 from elasticjob_operator.plan.rounds.rounds import charge_last_round
 from elasticjob_operator.plan.state.evidence import CAUSES, Evidence
 from elasticjob_operator.plan.state.model import DeletePod, Pod
@@ -53,6 +53,7 @@ def suspend(p: Pass) -> str:
     does."""
     if p.status.is_true("Suspended"):
         return ""
+    backoff.record_early_pod_ends(p)
     failed_by_rule = ""
     if p.round.phase == "Active":
         draining.end(p, Evidence(Cause.SUSPENDED, _why(p)))
