@@ -8,7 +8,8 @@ from devcluster.access import ClusterAccess
 from tests.gang.gangs import Gang, at
 from tests.integration.lifecycle_job import PlayedJob
 
-A_NODE = {"requests": {"cpu": "40"}}
+CPU = 40
+A_NODE = {"requests": {"cpu": str(CPU)}}
 """More than half of devcluster's nodes, which have 64."""
 
 

@@ -271,12 +271,16 @@ class PeerSource:
         metadata: dict[str, Any] = {"resourceVersion": step.version, **names.UNTRACKED}
         holder = "" if step.release else str(self._me)
         body = round_body(step.settled, step.waiting, holder, step.transitions, metadata)
-        controller = self._pods.controller(self._run.id) if self._owned else None
-        if controller is None:
+        controller = self._pods.controller(self._run.id)
+        with self._condition:
+            # What belongs to the Job of the run before goes with it.
+            inherited = self._seat.other_run is not None
+        if not self._owned or (controller is None and not inherited):
             return self._api.patch(self._name, body)
+        owners = [controller] if controller is not None else []
         try:
             return self._api.patch(
-                self._name, {**body, "metadata": {**body["metadata"], "ownerReferences": [controller]}}
+                self._name, {**body, "metadata": {**body["metadata"], "ownerReferences": owners}}
             )
         except Forbidden as error:
             self._owned = False

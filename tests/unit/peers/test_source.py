@@ -136,6 +136,25 @@ def test_the_job_owns_the_round_lease(server: Server, source: PeerSource) -> Non
     assert owned[0] == [{key: JOB[key] for key in ("apiVersion", "kind", "name", "uid")}]
 
 
+def test_a_run_without_a_job_takes_the_former_job_off_the_round_lease(server: Server) -> None:
+    """Otherwise the garbage collector deletes it in the middle of the run: its owner is gone."""
+    run = Run("mnist", "run-2", 1, 1)
+    peer = PeerRecord(run.id, 0, 1, 1)
+    own = server.leases.leases[ME.pod].annotations[names.PARTICIPANT_ANNOTATION]
+    server.leases.put(ME.pod, {names.PARTICIPANT_ANNOTATION: own, PEER_ANNOTATION: peer.dump()}, ME.uid)
+    before = Settled.first(RUN, Limits())
+    over = replace(before, state=replace(before.state, phase="Closed"), outcome="Complete")
+    server.leases.put(NAME, round_body(over, "", "", 1, {})["metadata"]["annotations"])
+    source = PeerSource(run, ME, 0, Limits(), lambda: cast(HttpListApi, Api(server)), lambda _: None)
+    source.said({"participant": own})
+    source.start()
+    patches = lambda: [one["metadata"] for verb, one in server.written if verb == "patch"]  # noqa: E731
+    until(lambda: len(patches()) > 1, "the Lease is taken, and written again")
+    source.stop()
+    assert patches()[0]["ownerReferences"] == []
+    assert "ownerReferences" not in patches()[1], "what people add later stays"
+
+
 def test_a_pod_that_comes_after_its_run_hears_how_it_has_ended(server: Server) -> None:
     """Another run has followed it."""
     other = replace(Settled.first(Run("mnist", "run-2", 1, 1), Limits()), former=((RUN.id, "Complete"),))
