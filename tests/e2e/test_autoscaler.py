@@ -93,3 +93,27 @@ def test_an_autoscaler_scales_a_job(job: JobRun) -> None:
         )
         assert set(job.pods()) == pods, "a job that is complete gets no more pods"
         assert job.round()["number"] == 3
+
+
+@pytest.mark.slow
+def test_an_autoscaler_may_ask_for_a_number_between_two_sizes(job: JobRun) -> None:
+    """The number that it wrote stays, though fewer pods train and /scale says so."""
+    with job.cluster.external_metrics() as metrics:
+        metrics.set(job.namespace, METRIC, 1)
+        job.apply(replicas=1, minReplicas=1, scaling={"sizes": [1, 3], "scaleUpDelaySeconds": 0})
+        job.cluster.apply(json.dumps(autoscaler(job, most=3)))
+        job.training(1, members=1)
+
+        metrics.set(job.namespace, METRIC, 3)
+        job.training(2, members=3)
+        metrics.set(job.namespace, METRIC, 2)
+        job.training(3, members=1)
+        job.says("1 of 2 replicas train: sizes are 1, 3; 1 stands by")
+        for _ in range(3):  # the autoscaler looks every few seconds, and the job trains meanwhile
+            job.goes_on(3)
+        assert (job.get()["spec"]["replicas"], job.status()["replicas"]) == (2, 1)
+        assert job.round()["number"] == 3
+        metrics.set(job.namespace, METRIC, 3)
+        job.training(4, members=3)
+        job.stop()
+        job.complete()

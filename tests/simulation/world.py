@@ -107,7 +107,7 @@ class World(Training):
         self.cluster.restarts_in_place = self.others and rng.random() < 0.5
         self.oracle.past.restarts_in_place = self.cluster.restarts_in_place
         self.queued = self.traits.queue and not self.others
-        self.gang = None if self.others or self.queued else self.traits.gang
+        self.gang = None if self.others else self.traits.gang
         self.make_job()
         self.kueue = Kueue(self) if self.queued else None
         self.cluster.gang = Gang(self) if self.gang is not None else None

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+import statistics
 from itertools import permutations
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.crossings import measured
 from elasticjob.rounds.candidates import Defer, Expected, decide
 from elasticjob.rounds.ranks import Candidate, assign_ranks
 from elasticjob.rounds.topology import Domains, crossings
@@ -162,3 +165,10 @@ def test_the_status_counts_crossings_by_each_label_that_tells_members_apart() ->
     assert [(one.key, one.domains, one.crossings) for one in found] == [("zone", 2, 2), ("rack", 3, 3)]
     assert counted_crossings(members("ya1", "ya2"), NODES) == (), "in one rack, and none shares its host"
     assert counted_crossings(members("ya1", "ya1", "za2"), {}) == (), "nodes cannot be seen"
+
+
+def test_the_page_has_the_figures_of_jobs_in_racks() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "use" / "topology.md").read_text()
+    for name, found in measured(1000).items():
+        row = f"| {statistics.median(found):.0f} | {min(found)} to {max(found)} |"
+        assert any(line.startswith(f"| {name}") and line.endswith(row) for line in page.splitlines()), name

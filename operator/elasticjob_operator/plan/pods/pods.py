@@ -11,6 +11,7 @@ from itertools import islice
 from elasticjob.contract.names import pod_name, slot_and_attempt
 from elasticjob.contract.text import counted, node_words
 from elasticjob.rounds.state import MemberState
+from elasticjob.rounds.topology import kept
 from elasticjob_operator.plan.charges import backoff, revision
 from elasticjob_operator.plan.losses import excluded_nodes, pod_ends
 from elasticjob_operator.plan.pods import gang, labels
@@ -153,9 +154,11 @@ def _give_quota_back(p: Pass) -> None:
         return
     ranks = {member.pod_uid: member.group_rank or 0 for member in p.status.members()}
     live = [pod for pod in p.observed.pods if p.alive(pod)]
-    others = _furthest_first(p, [pod for pod in live if pod.uid not in ranks])
-    members = sorted((pod for pod in live if pod.uid in ranks), key=lambda pod: -ranks[pod.uid])
-    going = [*others, *members][:beyond]
+    others = _furthest_first(p, [pod for pod in live if pod.uid not in ranks])[:beyond]
+    members = sorted((pod for pod in live if pod.uid in ranks), key=lambda pod: ranks[pod.uid])
+    placed = [(p.observed.domains.get(pod.node, ()), pod.uid) for pod in members]
+    staying = set(kept(placed, max(0, len(members) + len(others) - beyond)))
+    going = [*others, *(pod for pod in members if pod.uid not in staying)]
     _excuse(p, going)
     for pod in going:
         if pod.uid not in ranks:
