@@ -25,6 +25,7 @@ from devcluster.wait import wait_for
 from tests.chaos.kills import (
     AGENT,
     LEADER,
+    SIZE,
     WORKER,
     Kill,
     Line,
@@ -35,6 +36,7 @@ from tests.chaos.kills import (
     reached,
     read,
     redone,
+    skipped,
     told,
     violations,
 )
@@ -43,9 +45,9 @@ from tests.e2e.job import ROOT, TORCHRUN, JobRun, Operator, apart
 SCRIPT = Path(__file__).parent / "memory_train.py"
 NAMESPACE = "kills"
 SIZES = (4, 3, 5)
-WELL_STEPS = 5
-"""How many steps a round has made when it is well: a copy of each piece is in another pod."""
 STEP_SECONDS = 0.1
+DRAINING_STEPS = 40
+"""After so many the operator has heard that all ranks call ``should_stop``."""
 NO_END = 10**9
 KILL_SECONDS = 300.0
 """How long a wait may take; with a pod on a lost node its replacement starts from nothing."""
@@ -79,27 +81,44 @@ class Series:
             failurePolicy={"application": {}},
         )
         for one in self._planned:
-            self.kills.append(self._kill(one))
-            print(self.kills[-1], flush=True)
+            if self._job.get()["spec"]["replicas"] != one.pods:
+                self._note(self._resize(one.pods))
+            self._note(self._kill(one))
         self._job.stop()
         self._job.complete(KILL_SECONDS)
 
+    def _note(self, kill: Kill) -> None:
+        self.kills.append(kill)
+        print(kill, flush=True)
+
+    def _resize(self, pods: int) -> Kill:
+        number = self._well(self._job.get()["spec"]["replicas"], DRAINING_STEPS)
+        self._job.scale(pods)
+        return self._gone_on(SIZE, pods, number)
+
     def _kill(self, one: Planned) -> Kill:
-        if self._job.get()["spec"]["replicas"] != one.pods:
-            self._job.scale(one.pods)
-        number = self._well(one.pods)
-        node = self._strike(one.kind)
-        self._job.wait_for(
-            lambda: goes_on(self._lines(), number, one.pods),
-            f"{one.pods} ranks go on after round {number}",
-            KILL_SECONDS,
-        )
+        number = self._well(one.pods, one.steps)
+        node = self._strike(one)
+        kill = self._gone_on(one.kind, one.pods, number)
         if node:
             self._job.cluster.nodes.start_node(node)
-        return Kill(one.kind, one.pods, number, redone(self._lines(), number), self._sources(number))
+        return kill
 
-    def _well(self, pods: int) -> int:
-        """Wait until a round of this size has made some steps; returns its number."""
+    def _gone_on(self, kind: str, pods: int, number: int) -> Kill:
+        """What it has cost, once all train again."""
+        began = time.monotonic()
+        self._job.wait_for(
+            lambda: goes_on(self._lines(), number, pods),
+            f"{pods} ranks go on after round {number}",
+            KILL_SECONDS,
+        )
+        took, lines = time.monotonic() - began, self._lines()
+        return Kill(
+            kind, pods, number, redone(lines, number), self._sources(number), skipped(lines, number), took
+        )
+
+    def _well(self, pods: int, made: int) -> int:
+        """Wait until a round of this size has made so many steps; returns its number."""
 
         def well() -> int | None:
             now = self._job.round()
@@ -107,16 +126,16 @@ class Series:
                 return None
             number = int(now["number"])
             steps = [line for line in self._lines() if line["round"] == number and "step" in line]
-            return number if len(steps) >= WELL_STEPS * pods else None
+            return number if len(steps) >= made * pods else None
 
         return int(self._job.wait_for(well, f"a round of {pods} pods is well", KILL_SECONDS))
 
-    def _strike(self, kind: str) -> str:
+    def _strike(self, one: Planned) -> str:
         """Kill; returns the node, if one was killed."""
-        pod = str(self._job.member(0 if kind == LEADER else len(self.kills) % 2 + 1)["podName"])
-        if kind == WORKER:
+        pod = str(self._job.member(one.rank)["podName"])
+        if one.kind == WORKER:
             self._job.kill_worker(pod)
-        elif kind in (AGENT, LEADER):
+        elif one.kind in (AGENT, LEADER):
             self._job.kill_pod(pod)
         else:
             node = str(self._job.pods()[pod]["spec"]["nodeName"])
@@ -179,13 +198,15 @@ def main() -> int:
         cluster.kubectl("create", "namespace", NAMESPACE)
         account = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default"
         wait_for(lambda: cluster.api.is_ok(account), 60, "account")
-        operator = Operator(cluster, NAMESPACE, folder / "operator.log")
+        operator = Operator(cluster, NAMESPACE, folder / "operator.log", module="tests.chaos.hasty_operator")
         try:
             for number, planned in enumerate(_shared(options)):
                 job = JobRun(cluster, NAMESPACE, folder / f"job-{number}", f"job-{number}")
                 series = Series(job, planned)
                 try:
                     series.play()
+                except AssertionError as error:
+                    wrong.append(f"job-{number}, after {len(series.kills)} of {len(planned)} kills: {error}")
                 finally:
                     kills += series.kills
                     job.delete("--wait=true")

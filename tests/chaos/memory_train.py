@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from elasticjob import report_progress
+from elasticjob import should_stop, stop_here
 from elasticjob.checkpoint import Checkpoints, TrainState
 from elasticjob.data import GlobalBatches
 
@@ -73,15 +73,24 @@ def train(folder: Path, steps: int, seconds: float, checkpoints: Checkpoints | N
             round=number,
             rank=rank,
             step=step,
+            skipped=_skipped(checkpoints),
             loss=total / world_size,
             ids=digits.fingerprint(batch.ids),
         )
+        stopping = should_stop(step)
         if checkpoints is not None:
             checkpoints.save(step, state)
-        report_progress(step)
+        if stopping:
+            stop_here()
         if stops:
             return
         time.sleep(seconds)
+
+
+def _skipped(checkpoints: Checkpoints | None) -> int:
+    """How many saves to memory this round has skipped, because copies were under way."""
+    memory = checkpoints._memory if checkpoints is not None else None
+    return memory.skipped if memory is not None else 0
 
 
 if __name__ == "__main__":

@@ -10,6 +10,9 @@ import pytest
 
 from tests.chaos.kills import (
     KINDS,
+    LEADER,
+    SIZE,
+    WELL_STEPS,
     Kill,
     Planned,
     curve,
@@ -19,6 +22,7 @@ from tests.chaos.kills import (
     reached,
     read,
     redone,
+    skipped,
     told,
     violations,
 )
@@ -42,6 +46,10 @@ def test_a_plan_has_each_kind_as_often_and_the_sizes_in_turns() -> None:
     assert [one.pods for one in planned] == [4] * 4 + [3] * 4 + [5] * 4 + [4] * 4
     assert planned == plan(3, 16, (4, 3, 5), 4) != plan(4, 16, (4, 3, 5), 4)
     assert isinstance(planned[0], Planned)
+    drawn = plan(3, 400, (4, 3, 5), 4)
+    assert {(one.pods, one.rank) for one in drawn} == {(n, rank) for n in (4, 3, 5) for rank in range(n)}
+    assert {one.rank for one in drawn if one.kind == LEADER} == {0}
+    assert {one.steps for one in drawn} == {*range(WELL_STEPS[0], WELL_STEPS[1] + 1)}
 
 
 def test_a_line_that_is_being_written_is_left_out() -> None:
@@ -74,6 +82,17 @@ def test_a_round_has_redone_what_an_earlier_one_had_trained() -> None:
         redone([*lines, began(2, 1, 4)], 1)
 
 
+def test_saves_that_were_skipped_before_the_end_are_counted() -> None:
+    def line(step: int, count: int) -> dict[str, Any]:
+        return {**trained(2, 0, step), "skipped": count}
+
+    lines = [began(2, 0, 4), line(5, 0), line(6, 1), line(7, 1), line(8, 2), line(9, 3)]
+    assert skipped(lines, 2) == 2
+    assert skipped(lines[:4], 2) == 0
+    assert skipped(lines[:3], 2) == 1
+    assert skipped(lines, 3) == 0
+
+
 def test_of_a_step_that_was_redone_the_last_counts() -> None:
     lines = [trained(1, 0, 1, 3.0), trained(2, 0, 1, 2.0), trained(1, 1, 1, 3.0)]
     assert curve(lines)[1]["loss"] == 2.0
@@ -84,7 +103,7 @@ def test_the_curve_is_compared_with_that_of_the_undisturbed_run() -> None:
     assert difference(whole, [*whole, trained(1, 0, 3)]) == (0.0, [])
     assert difference([whole[0], trained(2, 0, 2, 2.5)], whole) == (
         0.5,
-        ["a loss differs by 0.5, expected at most 0.001"],
+        ["a loss differs by 0.5, expected at most 1e-05"],
     )
     assert difference([whole[1]], whole)[1] == ["nobody has trained the steps [1]"]
     assert difference(whole, whole[:1])[1] == ["2 steps were trained, and 1 in the undisturbed run"]
@@ -95,9 +114,15 @@ def test_the_curve_is_compared_with_that_of_the_undisturbed_run() -> None:
 
 def test_one_step_may_be_redone_and_nothing_is_read_from_the_storage() -> None:
     assert violations([kill(0), kill(1, "Peer"), kill(1, "Memory", "Memory")]) == []
-    assert violations([kill(), kill(2)]) == ["kill 2 (worker, 4 pods, round 2): 2 steps were redone"]
+    assert violations([kill(), kill(2)]) == [
+        "kill 2 (worker, 4 pods, round 2): 2 steps were redone, expected at most 1"
+    ]
     assert violations([Kill("node", 3, 4, (0, 1, 1), ("Peer",) * 3)]) == [
-        "kill 1 (node, 3 pods, round 4): 2 steps were redone"
+        "kill 1 (node, 3 pods, round 4): 2 steps were redone, expected at most 1"
+    ]
+    assert violations([Kill("agent", 4, 2, (3,), ("Peer",), skipped=2)]) == []
+    assert violations([Kill(SIZE, 3, 2, (0,), ("Storage",)), Kill(SIZE, 5, 3, (1,), ("Memory",))]) == [
+        "kill 2 (change of size, 5 pods, round 3): 1 steps were redone, expected at most 0"
     ]
     assert violations([kill(-1)]) == [
         "kill 1 (worker, 4 pods, round 2): a round has gone on from a step that nobody has trained"
@@ -108,12 +133,16 @@ def test_one_step_may_be_redone_and_nothing_is_read_from_the_storage() -> None:
 
 
 def test_what_is_told() -> None:
-    kills = [kill(0), kill(1, "Peer"), Kill("node", 3, 5, (0, 0), ("Memory",))]
+    kills = [kill(0), kill(1, "Peer"), Kill("node", 3, 5, (0, 0), ("Memory",), 2, 9.5)]
+    kills.append(Kill(SIZE, 5, 6, (0,), ("Memory",)))
     assert told(kills, 1.25e-7).splitlines() == [
         "3 kills: 2 worker, 1 node",
+        "seconds until all train again, median: worker 0.0, node 9.5",
         "pods: 1 kills of 3, 2 kills of 4",
         "steps redone: 0 in 2, 1 in 1",
-        "resumed from: Memory 2, Peer 1",
+        "saves skipped before a kill: 2",
+        "1 changes of size, steps redone: 0",
+        "resumed from: Memory 3, Peer 1",
         "reads of the storage: 0",
         "largest difference of a loss: 1.2e-07",
     ]
