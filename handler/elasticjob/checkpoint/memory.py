@@ -109,6 +109,7 @@ class MemoryTier:
             return False
         if not self._saves.may_begin(ended, well):
             self.skipped += 1
+            self._say_skipped()
             return False
         self._say_safe(safe, last.alone)
         if not same:
@@ -268,6 +269,11 @@ class MemoryTier:
         except AgentError as error:
             self._problem = str(error)
 
+    def _say_skipped(self) -> None:
+        """Once for each doubling: what ends a round leaves no time to say it."""
+        if self._ranks.rank == 0 and self.skipped.bit_count() == 1:
+            log.info(f"memory checkpoints: {self.saved} saved, {self.skipped} skipped while copies were sent")
+
     def forget(self) -> None:
         """In a forked process: let go of what is the parent's, which would live as long as this process."""
         self._buffers.forget()
@@ -275,8 +281,6 @@ class MemoryTier:
 
     def close(self) -> None:
         """End the connection to the agent, which keeps what is saved."""
-        if self._ranks.rank == 0 and self.skipped:
-            log.info(f"memory checkpoints: {self.saved} saved, {self.skipped} skipped while copies were sent")
         self._buffers.clear()
         self._agent.close()
         if self in _open:

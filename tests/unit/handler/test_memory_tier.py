@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,19 @@ def test_a_state_that_has_grown_while_a_save_was_skipped_is_saved_as_a_whole(job
     with job.open(2) as later:
         assert later.resume(found) == 3
     assert all(found[f"tensor{n}"].eq(3).all() for n in range(5))
+
+
+def test_the_log_says_how_many_saves_were_skipped_each_time_that_they_have_doubled(
+    job: Job, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is copied before the agents have met."""
+    caplog.set_level(logging.INFO)
+    checkpoints = job.open(1, met=False)
+    for step in range(1, 10):
+        checkpoints.save(step, state(step))
+    told = [r.getMessage() for r in caplog.records if "skipped" in r.getMessage()]
+    assert told == [f"memory checkpoints: 1 saved, {n} skipped while copies were sent" for n in (1, 2, 4, 8)]
+    checkpoints.close()
 
 
 def test_a_state_that_shrinks_and_grows_is_loaded_as_it_was_saved_last(job: Job) -> None:
