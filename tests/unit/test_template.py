@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from elasticjob.contract.names import COPIES_ENV, MEMORY_ENV, NODE_ENV, WARM_ENV, WARM_IMPORTS_ENV
+from elasticjob.contract.names import COPIES_ENV, MEMORY_ENV, NODE_ENV, WARM_ENV, WARM_IMPORTS_ENV, ZONE_ENV
 from elasticjob_operator.act.injection import HandlerImage
 from elasticjob_operator.act.template import (
     SAFE_TO_EVICT_VOLUMES,
@@ -228,7 +228,10 @@ def test_warm_workers(warm: WarmWorkers | None, expected: tuple[str | None, str 
     ("memory", "expected"),
     [
         (None, []),
-        (MemoryCheckpoints(8 * 2**30), [(MEMORY_ENV, "8589934592"), (COPIES_ENV, "1"), (NODE_ENV, None)]),
+        (
+            MemoryCheckpoints(8 * 2**30),
+            [(MEMORY_ENV, "8589934592"), (COPIES_ENV, "1"), (NODE_ENV, None), (ZONE_ENV, None)],
+        ),
         (MemoryCheckpoints(1, spread="None"), [(MEMORY_ENV, "1"), (COPIES_ENV, "1")]),
         (MemoryCheckpoints(1, copies=0), [(MEMORY_ENV, "1"), (COPIES_ENV, "0")]),
     ],
@@ -236,11 +239,14 @@ def test_warm_workers(warm: WarmWorkers | None, expected: tuple[str | None, str 
 def test_memory_checkpoints(memory: MemoryCheckpoints | None, expected: list[tuple[str, str | None]]) -> None:
     pod = pod_of(a_job(simple(), memory_checkpoints=memory), 0, 0, IMAGE)
     env = pod["spec"]["containers"][0]["env"]
-    ours = (MEMORY_ENV, COPIES_ENV, NODE_ENV)
+    ours = (MEMORY_ENV, COPIES_ENV, NODE_ENV, ZONE_ENV)
     assert [(one["name"], one.get("value")) for one in env if one["name"] in ours] == expected
     for one in env:
         if one["name"] == NODE_ENV:
             assert one["valueFrom"] == {"fieldRef": {"apiVersion": "v1", "fieldPath": "spec.nodeName"}}
+        if one["name"] == ZONE_ENV:
+            path = "metadata.labels['topology.kubernetes.io/zone']"
+            assert one["valueFrom"] == {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}
     own = simple(env=[{"name": MEMORY_ENV, "value": "5"}])
     env = env_of(pod_of(a_job(own, memory_checkpoints=memory), 0, 0, IMAGE)["spec"]["containers"][0])
     assert env[MEMORY_ENV] == "5", "the template's word holds"

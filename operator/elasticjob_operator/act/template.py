@@ -31,6 +31,7 @@ from elasticjob.contract.names import (
     SLOT_LABEL,
     WARM_ENV,
     WARM_IMPORTS_ENV,
+    ZONE_ENV,
     pod_name,
 )
 from elasticjob_operator.act import injection, pre_stop
@@ -211,7 +212,8 @@ def _environment(
 
 
 def _memory_environment(job: Job) -> list[dict[str, Any]]:
-    """What switches the agent's memory tier on. Without a node's name, copies go to any pod."""
+    """What switches the agent's memory tier on. Without a node's name, copies go to any pod. Kubernetes
+    copies the node's zone to the pod from 1.35 on (the admission plugin PodTopologyLabels)."""
     memory = job.spec.memory_checkpoints
     if memory is None:
         return []
@@ -221,6 +223,9 @@ def _memory_environment(job: Job) -> list[dict[str, Any]]:
     ]
     if memory.copies and memory.spread == CopySpread.NODE:
         found.append({"name": NODE_ENV, "valueFrom": _field("spec.nodeName")})
+        found.append(
+            {"name": ZONE_ENV, "valueFrom": _field("metadata.labels['topology.kubernetes.io/zone']")}
+        )
     return found
 
 
