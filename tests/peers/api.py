@@ -101,7 +101,8 @@ class Watch:
 
 
 class Api:
-    """``on_write`` hears of each write, with what was there before."""
+    """``on_write`` hears of each write, with what was there before; ``on_patch`` of each PATCH that is about
+    to be carried out, with what is there and the version that it asks for."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -113,6 +114,7 @@ class Api:
         """The chance that a request, or its answer, is lost."""
         self.lag = 1.0
         self.on_write: Callable[[Stored | None, Stored], None] = lambda _before, _after: None
+        self.on_patch: Callable[[Stored, str], None] = lambda _before, _version: None
         self.requests = 0
         self._version = 0
 
@@ -168,6 +170,7 @@ class Api:
         before = self.read(name)
         if version and version != str(before.version):
             raise Conflict(name, 409)
+        self.on_patch(before, version)
         return self._store(before, replace(before, **fields))
 
     def apply(self, name: str, annotations: Mapping[str, str], **fields: Any) -> Stored:

@@ -53,6 +53,7 @@ class History:
         self.api = Api(self.kernel)
         self.truth = Truth(self.kernel, self.lease)
         self.api.on_write = self.truth.wrote
+        self.api.on_patch = self.truth.patches
         self.truth.knows, self.truth.heard, self.truth.ails = self._knows, self._heard, self.ails
         self.truth.began = lambda stored: self.faults.began(stored)
         self.limits = Limits(rng.choice([0, 5]), 3, 10, 5, heartbeat_timeout=4)

@@ -16,7 +16,7 @@ class Mutation(NamedTuple):
 
 
 MUTATIONS = [
-    Mutation(("P2",), "P1 a write carries the version that it was decided on"),
+    Mutation(("P1",), "P1 a write carries the version that it was decided on"),
     Mutation(("P2", "P3", "I4"), "P2 the number of a round that is not known is left out"),
     Mutation(("P2", "P3", "I4"), "P2 the first number is left out where there were rounds"),
     Mutation(("P2", "P3", "I4"), "P2 a record that was set back is set forward", 1384),

@@ -100,6 +100,12 @@ class Truth:
         yield
         self._users = False
 
+    def patches(self, before: Stored, version: str) -> None:
+        """Judge the precondition of a write that the API server carries out."""
+        if before.name == self.lease and not self._users and version != str(before.version):
+            what = f"version {version}" if version else "no version"
+            raise Violation("P1", f"a write asked for {what}, and version {before.version} was there")
+
     def wrote(self, before: Stored | None, after: Stored) -> None:
         """Judge a write."""
         if after.name != self.lease:
