@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import urllib3
+from torch.distributed.elastic.rendezvous import RendezvousParameters
 
-from elasticjob.agent.peer_mode import choose_rounds, own_address
+from elasticjob.agent.peer_mode import _limits, choose_rounds, make_peer_handler, own_address
 from elasticjob.agent.settings import Settings, SettingsError, read_settings
 from elasticjob.api.connection import Connection
+from elasticjob.contract.limits import Limits
+from elasticjob.contract.round_record import Phase, RoundRecord
 
 
 def api_server(status: int) -> Connection:
@@ -57,6 +61,32 @@ def test_the_last_call_of_an_elasticjob_is_not_an_agents_to_choose() -> None:
     assert choose_rounds(settings(last_call_timeout="7"), api_server(404)).last_call_timeout == 7
     with pytest.raises(SettingsError, match="last_call_timeout is for rounds=peers"):
         choose_rounds(settings(last_call_timeout="7"), api_server(200))
+
+
+def test_the_limits_of_a_run_are_whole_seconds() -> None:
+    """Otherwise no participant could read the record (0.1 and 7.5), and none is shorter than asked for."""
+    asked = settings(
+        last_call_timeout="0.1", establish_timeout="7.5", heartbeat_timeout="3.2", stall_timeout="9.9"
+    )
+    record = RoundRecord("run-1", 0, Phase.BROKEN.value, limits=_limits(asked))
+    read = RoundRecord.parse(record.dump()).limits
+    assert read == Limits(
+        initial_last_call_timeout=1, establish_timeout=8, heartbeat_timeout=4, stall_timeout=10
+    )
+
+
+@pytest.mark.parametrize(("config", "seconds"), [({}, 600.0), ({"join_timeout": "7"}, 7.0)])
+def test_a_run_that_does_not_begin_is_waited_for_as_long_as_torch_waits(
+    config: dict[str, str], seconds: float
+) -> None:
+    """No operator judges it."""
+    chosen = replace(settings(**config), pod="pod-0", local_addr="10.0.0.1")
+    params = RendezvousParameters("k8s", "default/mnist", "run-1", 1, 1)
+    handler = make_peer_handler(chosen, params, api_server(404), lambda: None)
+    try:
+        assert handler._parts.settings.join_timeout == seconds
+    finally:
+        handler.shutdown()
 
 
 def test_a_value_of_rounds_that_is_none_of_two_is_refused() -> None:
