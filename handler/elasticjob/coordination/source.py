@@ -71,6 +71,7 @@ class PeerSource:
         self._owned = True
         """Whether the round Lease gets an owner."""
         self._logged = self._warned = ""
+        self._bounds_told = False
         self._thread = threading.Thread(target=self._coordinate, name="elasticjob-peers", daemon=True)
 
     # -- RoundSource ---------------------------------------------------------------------------------------
@@ -147,6 +148,19 @@ class PeerSource:
         if other is not None and other.settled.run != self._warned:
             self._warned = other.settled.run
             logger.warning("waiting: %s", self.obstacle)
+        self._warn_of_bounds()
+
+    def _warn_of_bounds(self) -> None:
+        """Say once that another pod has decided on the bounds."""
+        run, found = self._run, self._seat.newest
+        if found is None or (found.minimum, found.maximum) == (run.minimum, run.maximum) or self._bounds_told:
+            return
+        self._bounds_told = True
+        logger.warning(
+            "--nnodes is %d:%d here, but run %s began with %d:%d, which counts until it is over: give all of "
+            "its pods the same --nnodes",
+            *(run.minimum, run.maximum, run.id, found.minimum, found.maximum),
+        )
 
     def _poke(self) -> None:
         with self._condition:

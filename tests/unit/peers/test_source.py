@@ -183,6 +183,23 @@ def test_one_that_waits_for_another_run_of_its_name_says_so_at_once_and_once(
     assert "run run-2 has the name mnist (its coordinator: pod-9)" in source.obstacle
 
 
+@pytest.mark.parametrize(("minimum", "maximum", "times"), [(1, 1, 0), (1, 2, 1), (2, 2, 1)])
+def test_bounds_that_are_not_those_of_the_run_are_told_once(
+    server: Server, caplog: pytest.LogCaptureFixture, minimum: int, maximum: int, times: int
+) -> None:
+    """Those of the pod that made the round Lease count."""
+    settled = Settled.first(RUN, Limits())
+    run = replace(RUN, minimum=minimum, maximum=maximum)
+    source = PeerSource(run, ME, 0, Limits(), lambda: cast(HttpListApi, Api(server)), lambda _: None)
+    for holder in ("pod-1_uid-1", "pod-2_uid-2"):
+        server.leases.put(NAME, round_body(settled, "", holder, 1, {})["metadata"]["annotations"], holder)
+        source._do(Read())
+    told = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert len(told) == times
+    for text in told:
+        assert f"--nnodes is {minimum}:{maximum} here, but run run-1 began with 1:1" in text
+
+
 def test_an_agent_hears_what_its_seat_has_read_though_the_watch_brings_nothing(server: Server) -> None:
     table = Table()
     table.train("pod-0", "pod-1")
