@@ -27,7 +27,6 @@ NODE = "outside"
 NEEDS_NODES = ("node-lifecycle-controller", "taint-eviction-controller")
 CONTROLLERS = tuple(name for name in DEFAULT_CONTROLLERS if name not in NEEDS_NODES)
 SETUP_SECONDS = 60.0
-USER = f"system:serviceaccount:{NAMESPACE}:default"
 
 _MERGE_PATCH = "application/merge-patch+json"
 _JOBS = f"/apis/{names.API_VERSION}/namespaces/{NAMESPACE}/{names.PLURAL}"
@@ -235,9 +234,15 @@ class Request:
     code: int
     received: float
 
+    @property
+    def writes(self) -> bool:
+        """Whether it asks to change something."""
+        return self.verb in ("create", "update", "patch")
 
-def requests_of(cluster: Cluster, job: str, offset: int) -> Iterator[Request]:
+
+def requests_of(cluster: Cluster, job: Job, offset: int) -> Iterator[Request]:
     """The requests of the job's pods in the audit log, from this byte on."""
+    user = f"system:serviceaccount:{job.namespace}:default"
     with cluster.audit_log.open() as log:
         log.seek(offset)
         for line in log:
@@ -245,7 +250,7 @@ def requests_of(cluster: Cluster, job: str, offset: int) -> Iterator[Request]:
                 break
             event = json.loads(line)
             pods = event["user"].get("extra", {}).get("authentication.kubernetes.io/pod-name", [])
-            if event["user"]["username"] != USER or not pods or not pods[0].startswith(f"{job}-"):
+            if event["user"]["username"] != user or not pods or not pods[0].startswith(f"{job.name}-"):
                 continue
             stage = "ResponseStarted" if event["verb"] == "watch" else "ResponseComplete"
             if event["stage"] == stage:

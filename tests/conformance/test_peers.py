@@ -6,10 +6,12 @@ import signal
 
 import pytest
 
+from elasticjob.peers.run import round_lease
 from tests.conformance import bodies, work
 from tests.conformance.agents import Agent, Stage, join_all, raised
 from tests.conformance.bodies import Workers
 from tests.conformance.peer_run import PeerRun
+from tests.conformance.pods import requests_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster, pytest.mark.peers_alone]
 
@@ -89,6 +91,7 @@ def test_a_coordinator_that_stands_still_is_replaced_and_comes_back_as_a_member(
     others = [member for member in members if member is not frozen]
     for member in others:
         member.tell("next_on_notice")
+    offset = stage.cluster.audit_log.stat().st_size
     frozen.signal(signal.SIGSTOP)
     assert [member.joined().world_size for member in others] == [2, 2]
     replaced = run.coordinator
@@ -99,6 +102,12 @@ def test_a_coordinator_that_stands_still_is_replaced_and_comes_back_as_a_member(
     frozen.tell("next_on_notice")
     assert [member.joined().world_size for member in members] == [3, 3, 3]
     assert run.coordinator == replaced
+    writes = [
+        r for r in requests_of(stage.cluster, run, offset) if r.writes and r.name == round_lease(run.name)
+    ]
+    taken = next(r for r in writes if r.pod == replaced and r.code == 200)
+    late = [r for r in writes if r.pod == frozen.pod.name and r.received > taken.received]
+    assert {r.code for r in late} <= {409}, "what it had decided before it stood still is written by nobody"
 
 
 def test_a_new_run_of_the_same_name_begins_when_the_one_before_is_over(stage: Stage) -> None:
