@@ -110,6 +110,25 @@ def test_a_coordinator_that_stands_still_is_replaced_and_comes_back_as_a_member(
     assert {r.code for r in late} <= {409}, "what it had decided before it stood still is written by nobody"
 
 
+def test_the_coordinator_dies_while_a_round_forms(stage: Stage) -> None:
+    """Another goes on with it: with the number, and the cause of the round before."""
+    run = run_of(stage)
+    run.create(3, minReplicas=2)
+    members = stage.members(3)
+    join_all(members)
+    stage.round_is(1, 3)
+    coordinator = in_place(members, run.coordinator)
+    others = [member for member in members if member is not coordinator]
+    others[0].tell("next")
+    stage.until(lambda: run.round()["phase"] == "Broken", "the others are waited for")
+    coordinator.kill()
+    others[1].tell("next_on_notice")
+    assert [other.joined().world_size for other in others] == [2, 2]
+    stage.round_is(2, 2)
+    assert run.coordinator in [other.pod.name for other in others]
+    assert run.causes() == ["Started", "WorkerFailed"]
+
+
 def test_a_new_run_of_the_same_name_begins_when_the_one_before_is_over(stage: Stage) -> None:
     run = run_of(stage)
     run.create(1)
