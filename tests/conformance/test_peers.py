@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import signal
+import time
 
 import pytest
 
+from elasticjob.contract.limits import Limits
 from elasticjob.peers.run import round_lease
 from tests.conformance import bodies, work
 from tests.conformance.agents import Agent, Stage, join_all, raised
@@ -197,3 +199,31 @@ def test_without_the_right_on_pods_losses_are_noticed_by_heartbeats(stage: Stage
         assert run.coordinator == last.pod.name
     finally:
         run.give_right_on_pods()
+
+
+def test_the_coordinator_and_rank_0_die_at_once_and_nothing_but_their_ports_tells(stage: Stage) -> None:
+    """No right on pods, and the dead coordinator is named by no one: without the look at its port the others
+    would wait for it as long as for one that rejoins."""
+    run = run_of(stage)
+    run.create(4, minReplicas=2)
+    run.take_right_on_pods()
+    try:
+        pods = stage.pods(4)
+        coordinator = stage.member(pods[1])
+        coordinator.tell("next")
+        stage.until(lambda: run.coordinator == pods[1].name, "the second pod coordinates")
+        rank_0, *others = (stage.member(pod) for pod in (pods[0], *pods[2:]))
+        for agent in (rank_0, *others):
+            agent.tell("next")
+        assert [agent.joined().rank for agent in (rank_0, coordinator, *others)] == [0, 1, 2, 3]
+        stage.round_is(1, 4)
+        for other in others:
+            other.tell("next_on_notice")
+        killed = time.monotonic()
+        for agent in (rank_0, coordinator):
+            agent.signal(signal.SIGKILL)
+        again = [other.joined() for other in others]
+    finally:
+        run.give_right_on_pods()
+    assert [info.world_size for info in again] == [2, 2]
+    assert max(info.returned for info in again) - killed < Limits().rejoin_timeout - 15
