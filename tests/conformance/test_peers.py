@@ -9,6 +9,7 @@ import pytest
 
 from elasticjob.contract.limits import Limits
 from elasticjob.peers.run import round_lease
+from elasticjob.peers.settled import FORMING_RENEW
 from tests.conformance import bodies, work
 from tests.conformance.agents import Agent, Stage, join_all, raised
 from tests.conformance.bodies import Workers
@@ -16,6 +17,12 @@ from tests.conformance.peer_run import PeerRun
 from tests.conformance.pods import requests_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster, pytest.mark.peers_alone]
+
+MANY = 16
+FEW_MORE = 3
+"""Requests of one re-join beyond those that it needs: the coordinator lists once more before it judges, or
+says why it waits."""
+QUIET_SECONDS = 20.0
 
 
 def run_of(stage: Stage) -> PeerRun:
@@ -227,3 +234,30 @@ def test_the_coordinator_and_rank_0_die_at_once_and_nothing_but_their_ports_tell
         run.give_right_on_pods()
     assert [info.world_size for info in again] == [2, 2]
     assert max(info.returned for info in again) - killed < Limits().rejoin_timeout - 15
+
+
+def test_one_re_join_takes_a_request_of_each_and_three_more_and_a_running_round_none(stage: Stage) -> None:
+    """Each announces itself; for all together the round Lease is written twice, and the leader reports. Who
+    waits, and the coordinator while others do, shows every two seconds that it lives."""
+    run = run_of(stage)
+    run.create(MANY)
+    members = stage.members(MANY)
+    infos = join_all(members)
+    stage.round_is(1, MANY)
+    offset = stage.cluster.audit_log.stat().st_size
+    time.sleep(QUIET_SECONDS)
+    quiet = [r for r in requests_of(stage.cluster, run, offset) if r.name == round_lease(run.name)]
+    assert quiet == [], "a running round needs no coordinator"
+
+    offset = stage.cluster.audit_log.stat().st_size
+    began = time.monotonic()
+    for member in members[1:]:
+        member.tell("next_on_notice")
+    members[0].tell("next")
+    again = [member.joined() for member in members]
+    assert [info.rank for info in again] == [info.rank for info in infos]
+    stage.round_is(2, MANY)
+    renewals = (MANY + 1) * int((time.monotonic() - began) / FORMING_RENEW)
+    asked = list(requests_of(stage.cluster, run, offset))
+    assert len(asked) <= MANY + 3 + FEW_MORE + renewals, sorted(asked, key=lambda r: r.received)
+    assert [r for r in asked if r.code == 409] == []
