@@ -18,6 +18,7 @@ from elasticjob.contract import names
 from elasticjob.contract.fields import RecordError
 from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob.contract.reports import RoundReport
+from elasticjob.contract.round_record import RoundRecord
 from elasticjob.coordination.reading import read_round
 from elasticjob.peers.run import RUN_LABEL, round_lease
 from elasticjob.peers.settled import Settled
@@ -71,13 +72,14 @@ class PeerRun(Job):
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
-    def create(self, replicas: int, **spec: Any) -> None:
+    def create(self, replicas: int, later: int | None = None, **spec: Any) -> None:
         """There is nothing to create: its bounds are taken, limits and policies are an operator's."""
-        self.minimum, self.maximum = spec.get("minReplicas", replicas), replicas
+        sizes = (replicas, later or replicas, spec.get("minReplicas", replicas))
+        self.minimum, self.maximum = min(sizes), max(sizes)
 
     def scale(self, replicas: int) -> None:
-        """A run has the bounds with which it began."""
-        raise NotImplementedError
+        """A run has the bounds with which it began, and the size of what joins."""
+        assert self.minimum <= replicas <= self.maximum, "say it when the run is created"
 
     def delete(self) -> None:
         """Its pods and Leases."""
@@ -115,6 +117,14 @@ class PeerRun(Job):
         if settled is None or not settled.closed or settled.outcome != kind:
             return {}
         return {"type": kind, "status": "True", "message": settled.message}
+
+    def waiting(self) -> str:
+        """As an operator's status has it."""
+        return RoundRecord.parse(read_round(self._lease).record).waiting_message if self._lease else ""
+
+    def is_left(self) -> bool:
+        """Its only agent was the coordinator, too."""
+        return self._lease is not None and not self._lease.holder
 
     def states(self) -> dict[str, str]:
         """Of each pod that has joined: its state."""

@@ -81,8 +81,9 @@ class Job:
 
     # -- the job -------------------------------------------------------------------------------------------
 
-    def create(self, replicas: int, **spec: Any) -> None:
-        """Apply it."""
+    def create(self, replicas: int, later: int | None = None, **spec: Any) -> None:
+        """Apply it. ``later`` is what it is scaled to."""
+        del later
         body = {
             "apiVersion": names.API_VERSION,
             "kind": names.KIND,
@@ -121,6 +122,14 @@ class Job:
         """A condition, {} if it is not there."""
         found = (c for c in self.status().get("conditions", []) if c["type"] == kind)
         return next(found, {})
+
+    def waiting(self) -> str:
+        """What the next round waits for, "" if for nothing."""
+        return str(self.condition("Training").get("message", ""))
+
+    def is_left(self) -> bool:
+        """Whether it is seen that the only agent has given up."""
+        return bool(self.round().get("phase") == "Broken")
 
     def states(self) -> dict[str, str]:
         """Of each pod that has joined: its state."""

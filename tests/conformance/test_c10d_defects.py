@@ -38,11 +38,10 @@ def test_d1_a_replacement_joins_and_everybody_trains(stage: Stage) -> None:
     assert stage.job.causes() == ["Started", "PodLost"]
 
 
-@pytest.mark.operator_alone
 @pytest.mark.matrix
 def test_d1_an_added_agent_joins_and_everybody_trains(stage: Stage) -> None:
     """c10d: the same end when a job grows from one agent to two."""
-    stage.job.create(1, minReplicas=1)
+    stage.job.create(1, later=2, minReplicas=1)
     workers = Workers(work.gated_sum, (str(stage.work),), max_restarts=0)
     first = stage.agent(workers)
     stage.here("here", 1, 1)
@@ -132,7 +131,7 @@ def test_d5_a_lost_agent_is_noticed_while_workers_are_well(
     assert len(stage.job.causes()) == 2
 
 
-@pytest.mark.operator_alone
+@pytest.mark.operator_alone("a run has other numbers: test_peers.py")
 def test_d6_many_join_with_a_constant_number_of_requests_each(stage: Stage) -> None:
     """c10d: every step of every agent is a compare-and-set of the whole state. With 64 agents 290 of 354 are
     lost, with 128 more than 90 %; with 256 the storm outlasts the 15 s after which silent participants are
@@ -211,7 +210,7 @@ def test_d7_no_store_failure_reaches_the_agent(stage: Stage) -> None:
     assert stage.job.causes() == ["Started", "PodLost"]
 
 
-@pytest.mark.operator_alone
+@pytest.mark.operator_alone("maxRestarts is an operator's: a run ends early only after ten early ends")
 @pytest.mark.matrix
 def test_d8_a_failed_job_is_seen_by_healthy_agents(stage: Stage) -> None:
     """c10d: an agent that gives up closes the rendezvous, which no healthy agent looks at: 40 s later it
@@ -230,7 +229,6 @@ def test_d8_a_failed_job_is_seen_by_healthy_agents(stage: Stage) -> None:
     assert stage.job.condition("Failed")["reason"] == "ApplicationRestartsExhausted"
 
 
-@pytest.mark.operator_alone
 @pytest.mark.matrix
 def test_d8_without_a_limit_healthy_agents_wait_for_a_replacement(stage: Stage) -> None:
     """The other way to take it: one agent's giving up ends nothing for the others (I8)."""
@@ -239,9 +237,7 @@ def test_d8_without_a_limit_healthy_agents_wait_for_a_replacement(stage: Stage) 
     failing = stage.agent(Workers(work.sad))
     assert stage.ended(failing) == [1]
     stage.until(lambda: stage.job.states().get(healthy.pod.name) in ("Left", "Joining"), "it has come back")
-    assert "1 of 2 replicas has joined" in stage.until(
-        lambda: stage.job.condition("Training").get("message", ""), "the status says what it waits for"
-    )
+    assert "1 of 2 replicas has joined" in stage.until(stage.job.waiting, "it is said what it waits for")
     third = stage.agent(Workers(work.gated, (str(stage.work),)), stage.pods(1)[0])
     stage.here("here", 2, 2)
     stage.open_gate()

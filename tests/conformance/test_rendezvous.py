@@ -50,7 +50,6 @@ def test_parameters_that_are_accepted(stage: Stage) -> None:
         assert isinstance(answer, Made), (place, answer)
 
 
-@pytest.mark.operator_alone
 @pytest.mark.parametrize(
     ("place", "sentence"),
     [
@@ -63,20 +62,44 @@ def test_parameters_that_are_accepted(stage: Stage) -> None:
         ),
         ({"config": {"stall_timeout": "-1"}}, "stall_timeout is '-1', expected a number of seconds"),
         ({"config": {"keep_alive_interval": "5"}}, "unknown key keep_alive_interval. Known keys: rounds"),
-        ({"config": {"last_call_timeout": "30"}}, "last_call_timeout is for rounds=peers"),
         ({"config": {"rounds": "mine"}}, "rounds is 'mine', expected peers or operator"),
-        ({"config": {"rounds": "peers"}, "run_id": "none"}, "each run needs an id of its own"),
     ],
 )
 def test_parameters_that_are_refused(stage: Stage, place: dict[str, Any], sentence: str) -> None:
     """A ValueError in one sentence: what was found and what is expected."""
     stage.job.create(1)
+    refused(stage, place, sentence)
+
+
+@pytest.mark.operator_alone("a run without operator has a last call of its own")
+def test_a_last_call_that_an_operator_decides_on_is_refused(stage: Stage) -> None:
+    stage.job.create(1)
+    refused(stage, {"config": {"last_call_timeout": "30"}}, "last_call_timeout is for rounds=peers")
+
+
+@pytest.mark.peers_alone
+@pytest.mark.parametrize(
+    ("place", "sentence"),
+    [
+        ({"run_id": "none"}, "--rdzv-id is none, but with rounds=peers each run needs an id of its own"),
+        ({"run_id": "a b"}, "--rdzv-id is 'a b', but with rounds=peers it must be at most"),
+        ({"max_nodes": 129}, "rounds=peers takes at most 128 pods"),
+    ],
+)
+def test_runs_that_are_refused(stage: Stage, place: dict[str, Any], sentence: str) -> None:
+    """With an operator neither is looked at."""
+    stage.job.create(1)
+    refused(stage, place, sentence)
+
+
+def refused(stage: Stage, place: dict[str, Any], sentence: str) -> None:
+    """No handler is made, and the error says so."""
     error = raised(create(stage, **place).answer())
     assert error.kind in ("ValueError", "SettingsError")
     assert sentence in error.text
 
 
-@pytest.mark.operator_alone
+@pytest.mark.operator_alone("without an operator a run has no object before its first pod makes one")
 def test_a_job_that_does_not_exist(stage: Stage) -> None:
     """Nothing to wait for: says so, instead of waiting for an operator."""
     stage.job.create(1)
@@ -214,7 +237,8 @@ def test_join_timeout(stage: Stage) -> None:
 
 
 def test_closing_is_not_for_participants(stage: Stage) -> None:
-    """``set_closed`` and ``shutdown`` of one close nothing for the others: only the operator does (I8)."""
+    """``set_closed`` and ``shutdown`` of one close nothing for the others: only the operator does (I8), or
+    without one the coordinator when all members have succeeded."""
     stage.job.create(2, minReplicas=1)
     members = stage.members(2)
     join_all(members)
