@@ -34,15 +34,21 @@ class Training:
 
     def start(self, *nodes: str, slots: tuple[int, ...] = ()) -> list[Agent]:
         """torchruns in new pods on these nodes."""
-        pods: list[Pod] = []
-        for number in range(len(nodes)):
-            pods += self.stage.pods(1, slot=slots[number] if slots else None)
-        words = self.stage.torchrun_arguments("--max-restarts=9", SCRIPT, str(self.stage.work))
-        started = []
-        for pod, node in zip(pods, nodes, strict=True):
+        return self.start_in(self.pods(*nodes, slots=slots))
+
+    def pods(self, *nodes: str, slots: tuple[int, ...] = ()) -> list[Pod]:
+        """New pods on these nodes."""
+        found = []
+        for number, node in enumerate(nodes):
+            (pod,) = self.stage.pods(1, slot=slots[number] if slots else None)
             memory = {names.MEMORY_ENV: str(64 << 20), names.NODE_ENV: node}
-            pod = replace(pod, environment={**pod.environment, **memory})
-            started.append(self.stage.start(bodies.run_launcher, (words,), pod))
+            found.append(replace(pod, environment={**pod.environment, **memory}))
+        return found
+
+    def start_in(self, pods: list[Pod]) -> list[Agent]:
+        """torchruns in these pods."""
+        words = self.stage.torchrun_arguments("--max-restarts=9", SCRIPT, str(self.stage.work))
+        started = [self.stage.start(bodies.run_launcher, (words,), pod) for pod in pods]
         self.agents += started
         return started
 
@@ -98,10 +104,9 @@ def test_a_killed_worker_costs_one_step_at_most(stage: Stage, start: str) -> Non
 
 @pytest.mark.matrix
 @pytest.mark.slow
-@pytest.mark.operator_alone
 def test_from_3_to_3_to_3_to_2_no_step_is_lost(stage: Stage) -> None:
     """A worker, an agent that is replaced, and one that is not, rank 0's among them."""
-    stage.job.create(3)
+    stage.job.create(3, later=2)
     training = Training(stage)
     agents = training.start("a", "b", "c")
     first = training.trains(1, 3)
@@ -111,8 +116,9 @@ def test_from_3_to_3_to_3_to_2_no_step_is_lost(stage: Stage) -> None:
     training.lost_at_most_one_step(2)
 
     leader = next(agent for agent in agents if stage.job.ranks()[agent.pod.name] == 0)
-    leader.kill()
-    (another,) = training.start("d", slots=(int(leader.pod.name.rpartition("-")[2]),))
+    pods = training.pods("d", slots=(int(leader.pod.name.rpartition("-")[2]),))
+    leader.kill()  # a run that may shrink waits for a replacement whose pod is there
+    (another,) = training.start_in(pods)
     agents = [agent for agent in agents if agent is not leader] + [another]
     training.trains(3, 3)
     training.lost_at_most_one_step(3)
