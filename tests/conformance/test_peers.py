@@ -23,6 +23,8 @@ FEW_MORE = 3
 """Requests of one re-join beyond those that it needs: the coordinator lists once more before it judges, or
 says why it waits."""
 QUIET_SECONDS = 20.0
+EARLY_ENDS_SECONDS = 480.0
+"""For ten rounds that fail at once: 183 s of pauses between them."""
 
 
 def run_of(stage: Stage) -> PeerRun:
@@ -261,3 +263,19 @@ def test_one_re_join_takes_a_request_of_each_and_three_more_and_a_running_round_
     asked = list(requests_of(stage.cluster, run, offset))
     assert len(asked) <= MANY + 3 + FEW_MORE + renewals, sorted(asked, key=lambda r: r.received)
     assert [r for r in asked if r.code == 409] == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(EARLY_ENDS_SECONDS + 120)
+def test_a_script_that_fails_at_once_ends_its_run_after_ten_rounds(stage: Stage) -> None:
+    """However many restarts its agent has left; the pauses between the rounds grow meanwhile."""
+    run = run_of(stage)
+    run.create(1)
+    agent = stage.agent(Workers(work.sad, max_restarts=100))
+    stage.until(lambda: agent.exit_code is not None, "the agent has ended", EARLY_ENDS_SECONDS)
+    assert agent.exit_code == 1
+    sentence = "10 rounds in a row ended within a minute, without progress. The last: "
+    assert f"RendezvousClosedError: the job has failed: {sentence}" in agent.text()
+    assert sentence in run.condition("Failed")["message"]
+    assert "sad because I throw" in run.condition("Failed")["message"]
+    assert run.causes() == ["Started", *["WorkerFailed"] * 9]
