@@ -148,7 +148,10 @@ def test_a_run_without_a_job_takes_the_former_job_off_the_round_lease(server: Se
     source = PeerSource(run, ME, 0, Limits(), lambda: cast(HttpListApi, Api(server)), lambda _: None)
     source.said({"participant": own})
     source.start()
-    patches = lambda: [one["metadata"] for verb, one in server.written if verb == "patch"]  # noqa: E731
+
+    def patches() -> list[Mapping[str, Any]]:
+        return [one["metadata"] for verb, one in server.written if verb == "patch"]
+
     until(lambda: len(patches()) > 1, "the Lease is taken, and written again")
     source.stop()
     assert patches()[0]["ownerReferences"] == []
