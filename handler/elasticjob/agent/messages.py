@@ -56,7 +56,8 @@ def is_denial(error: str) -> bool:
 def forbidden(s: Settings, error: str, seconds: float) -> str:
     """Rights are missing, and the wait for them was long enough."""
     if s.peers:
-        return peer_messages.forbidden(s, error, seconds)
+        said = peer_messages.denied if is_denial(error) else peer_messages.forbidden
+        return said(s, error, seconds)
     return (
         f"the API server has denied access for {seconds:.0f} s: {error}. This pod must be allowed to get "
         f"and watch {names.round_object(s.job)} and to create and patch Lease {s.pod} in namespace "

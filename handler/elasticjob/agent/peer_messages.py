@@ -3,6 +3,8 @@ Pure."""
 
 from __future__ import annotations
 
+import re
+
 from elasticjob.agent.settings import Settings
 from elasticjob.contract.round_record import RoundRecord
 from elasticjob.peers.run import round_lease
@@ -21,20 +23,48 @@ def waiting(s: Settings, record: RoundRecord | None, seconds: float) -> str:
 
 def forbidden(s: Settings, error: str, seconds: float) -> str:
     """Rights are missing: what to hand to those who may grant them."""
+    user = _ACCOUNT.search(error)
+    account = user[2] if user is not None else UNKNOWN_ACCOUNT
+    shared = " (all other pods use it, too: better give these pods one of their own)"
     return (
-        f"the API server has denied access for {seconds:.0f} s: {error}. Without an operator, this pod's "
-        f"service account needs a Role in namespace {s.namespace}, which the namespace's admin creates "
-        f"once:\n{ROLE}"
-        "and a RoleBinding to that service account (docs/use/without-an-operator.md)"
+        f"the API server has denied access for {seconds:.0f} s: {error}. Without an operator, the pods' "
+        f"service account {account}{shared if account == 'default' else ''} needs a Role in namespace "
+        f"{s.namespace}. An admin of the namespace applies this once "
+        "(docs/use/without-an-operator.md):\n"
+        + manifest(s.namespace, account, user[1] if user is not None else s.namespace)
     )
 
 
-ROLE = """\
-  apiVersion: rbac.authorization.k8s.io/v1
-  kind: Role
-  metadata: {name: torchrun-peers}
-  rules:
-  - {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get, list, watch, create, patch]}
-  - {apiGroups: [""], resources: [pods], verbs: [get, list, watch]}
+def denied(s: Settings, error: str, seconds: float) -> str:
+    """An admission policy or webhook refuses: no Role changes that."""
+    return (
+        f"the API server has denied access for {seconds:.0f} s: {error}. An admission policy or webhook of "
+        f"the cluster refuses what a run without an operator writes into Leases of namespace {s.namespace}: "
+        "ask the administrators of the cluster to let it through (docs/use/without-an-operator.md says "
+        "what pods write)"
+    )
+
+
+def manifest(namespace: str, account: str, accounts_namespace: str) -> str:
+    """The Role, and the RoleBinding to the service account. The pods are optional: with them a lost pod is
+    noticed three seconds sooner."""
+    return f"""\
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {{name: torchrun-peers, namespace: "{namespace}"}}
+rules:
+- {{apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get, list, watch, create, patch]}}
+- {{apiGroups: [""], resources: [pods], verbs: [get, list, watch]}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {{name: torchrun-peers, namespace: "{namespace}"}}
+roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: Role, name: torchrun-peers}}
+subjects:
+- {{kind: ServiceAccount, name: "{account}", namespace: "{accounts_namespace}"}}
 """
-"""The pods are optional: with them a lost pod is noticed three seconds sooner."""
+
+
+UNKNOWN_ACCOUNT = "SERVICE-ACCOUNT-OF-THE-PODS"
+"""Stands in the manifest where the API server has not said who asked."""
+_ACCOUNT = re.compile(r"\bsystem:serviceaccount:([a-z0-9-]+):([a-z0-9.-]*[a-z0-9])")

@@ -1,0 +1,64 @@
+"""What a run without an operator says where it may not do what it needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from elasticjob.agent import messages
+from elasticjob.agent.peer_messages import UNKNOWN_ACCOUNT
+from elasticjob.agent.settings import Settings
+
+RIGHTS = Path(__file__).parents[3] / "examples" / "without-an-operator" / "rights.yaml"
+SETTINGS = Settings(namespace="research", job="mnist", rounds="peers", pod="mnist-0")
+FORBIDDEN = (
+    'cannot list Leases: 403 leases.coordination.k8s.io is forbidden: User "system:serviceaccount:{}" cannot '
+    'list resource "leases" in API group "coordination.k8s.io" in the namespace "research"'
+)
+
+
+def handed_over(error: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The Role and the RoleBinding in what torchrun ends with."""
+    said = messages.forbidden(SETTINGS, error, 11)
+    role, binding = yaml.safe_load_all(said[said.index("apiVersion:") :])
+    return role, binding
+
+
+def test_the_manifest_is_that_of_the_example_with_its_own_names() -> None:
+    role, binding = handed_over(FORBIDDEN.format("research:trainer"))
+    _, examples_role, examples_binding = yaml.safe_load_all(RIGHTS.read_text())
+    assert role["rules"] == examples_role["rules"]
+    assert binding["roleRef"] == examples_binding["roleRef"]
+    for ours, examples in ((role, examples_role), (binding, examples_binding)):
+        assert (ours["apiVersion"], ours["kind"]) == (examples["apiVersion"], examples["kind"])
+        assert ours["metadata"] == {"name": examples["metadata"]["name"], "namespace": "research"}
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "trainer", "namespace": "research"}]
+
+
+def test_the_account_may_be_of_another_namespace() -> None:
+    """``--rdzv-endpoint=research/mnist`` in a pod of another. Names are text, whatever they look like."""
+    role, binding = handed_over(FORBIDDEN.format("007:true"))
+    assert role["metadata"]["namespace"] == "research"
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "true", "namespace": "007"}]
+
+
+def test_a_person_or_an_answer_without_a_user_leaves_the_name_open() -> None:
+    _, binding = handed_over("403 Forbidden")
+    assert binding["subjects"][0]["name"] == UNKNOWN_ACCOUNT
+
+
+@pytest.mark.parametrize(("account", "warned"), [("default", True), ("trainer", False)])
+def test_the_account_that_all_pods_share_is_not_the_one_to_grant_it_to(account: str, warned: bool) -> None:
+    said = messages.forbidden(SETTINGS, FORBIDDEN.format(f"research:{account}"), 11)
+    assert ("better give these pods one of their own" in said) == warned
+
+
+def test_where_a_policy_refuses_no_role_is_asked_for() -> None:
+    error = "leases \"a\" is forbidden: ValidatingAdmissionPolicy 'x' with binding 'x' denied request: no"
+    said = messages.forbidden(SETTINGS, error, 11)
+    assert error in said
+    assert "An admission policy or webhook" in said
+    assert "kind: Role" not in said
