@@ -8,7 +8,7 @@ PACKAGES := handler operator client devcluster
 ARGS ?=
 APT_INSTALL = $(if $(filter 0,$(shell id -u)),,sudo) sh -c 'apt-get update --quiet && apt-get install --yes --no-install-recommends "$$@"' apt
 
-.PHONY: help demo sandbox test test-slow test-guides test-kueue test-gang test-nodes test-monitoring test-screens lint matrix matrix-kubernetes bench bench-scale bench-jobs histories histories-checkpoints chaos kills oncall images controlplane format clean
+.PHONY: help demo sandbox test test-slow test-guides test-kueue test-gang test-nodes test-monitoring test-screens lint matrix matrix-kubernetes bench bench-scale bench-jobs bench-peers histories histories-checkpoints histories-peers chaos kills oncall images controlplane format clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10
@@ -87,11 +87,17 @@ histories: $(READY) ## 100,000 simulated histories on all cores (20 minutes; ARG
 histories-checkpoints: $(READY) ## 10,000 histories of a directory of checkpoints under kills, errors and full disks (10 minutes; ARGS="--trace 7" prints one)
 	@$(BIN)/python -m tests.checkpoints $(ARGS)
 
+histories-peers: $(READY) ## 10,000 simulated histories of runs without an operator on all cores (15 minutes; ARGS="--trace 7" prints one)
+	@$(BIN)/python -m tests.peers $(ARGS)
+
 bench-scale: $(READY) controlplane ## joining up to 4,000 participants, c10d beside it (25 minutes; ARGS="--n 256,1000 --others ''")
 	@$(BIN)/python -m benchmarks.scale $(ARGS)
 
 bench-jobs: $(READY) controlplane ## one operator and 10 to 1,000 jobs of 8: start, steady state, losses, takeover, memory (40 minutes; ARGS="--jobs 10,100")
 	@$(BIN)/python -m benchmarks.jobs $(ARGS)
+
+bench-peers: $(READY) controlplane ## rounds without an operator beside operator mode and c10d (not timed; needs an idle machine; ARGS="--n 8 --runs 3")
+	@$(BIN)/python -m benchmarks.peers $(ARGS)
 
 chaos: $(READY) controlplane ## 8 torchruns under a fault every 10-20 s for 10 minutes (20 minutes in all; ARGS="--seed 7 --minutes 10 --pods 8")
 	@$(BIN)/python -m tests.chaos.run $(ARGS)

@@ -21,13 +21,14 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks import arguments, markdown, measures, quiet
+from benchmarks import arguments, markdown, measures, peer_limits, quiet
 from benchmarks.backends import Backend, Seat
 from benchmarks.c10d import C10d
 from benchmarks.crew import CrewError, Participant, collect, start_zygote
 from benchmarks.environment import environment
 from benchmarks.k8s import LEASES, RBAC, ControlPlane, K8s, K8sSession, done
 from benchmarks.measures import REFORM_TIMEOUT_SECONDS, first_round, judge, tell_survivors
+from benchmarks.peer_limits import LEASES_ALONE, PEERS, WITH_PODS
 from benchmarks.plan import JOIN, REJOIN, SHRINK, STEADY
 from benchmarks.results import JOB_DIED, OK, STORE_SHARING_OFF, TIMEOUT, Outcome, Samples
 from benchmarks.zygote import Zygote
@@ -44,7 +45,6 @@ RUNS = 5
 WINDOW_SECONDS = 60.0
 COORDINATOR, BOTH = "coordinator", "both"
 WHATS = (JOIN, REJOIN, SHRINK, COORDINATOR, BOTH, STEADY)
-PEERS, LEASES_ALONE, WITH_PODS = "peers", "Leases alone", "with the right on pods"
 _MERGE_PATCH = "application/merge-patch+json"
 _SECONDS = 60.0
 _RULES = [
@@ -297,7 +297,7 @@ _COUNTS = {
 
 
 def table(samples: Samples) -> str:
-    """Each figure in a row for each N, each backend in a column."""
+    """Each figure in a row for each N, each backend in a column; and which limits are met."""
     backends = samples.backends()
     header = ["", "N", *(f"{name}, {variant}" if variant else name for name, variant in backends)]
     rows = []
@@ -316,6 +316,7 @@ def table(samples: Samples) -> str:
         "`next_rendezvous`. After a kill the others go on without the lost. Requests are those of the "
         "participants at the API server, watches included; the operator's own are not counted.",
         markdown.table(header, rows),
+        peer_limits.table(samples),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import peers, pictures, processor_time
+from benchmarks import peer_limits, peers, pictures, processor_time
 from benchmarks.drain import Change
 from benchmarks.drain import table as drain_table
 from benchmarks.plan import BACKENDS, SIZES, WHATS, in_turns, plan
@@ -207,12 +207,60 @@ def test_planned_changes_are_told_kind_by_kind() -> None:
 
 
 def test_the_table_of_runs_without_operator_has_all_backends_beside_each_other() -> None:
-    results = measured("join", "peers", peers.LEASES_ALONE, 2, 0.1, 0.2, 0.3)
+    results = measured("join", "peers", peer_limits.LEASES_ALONE, 2, 0.1, 0.2, 0.3)
     add(results, "join", "k8s", "", 2, 0.05)
-    add(results, "coordinator", "peers", peers.LEASES_ALONE, 2, TIMEOUT)
-    results.add(Outcome(60.0, requests=4.0).sample("steady", "peers", 2, peers.LEASES_ALONE))
+    add(results, "coordinator", "peers", peer_limits.LEASES_ALONE, 2, TIMEOUT)
+    results.add(Outcome(60.0, requests=4.0).sample("steady", "peers", 2, peer_limits.LEASES_ALONE))
     lines = peers.table(results).splitlines()
     assert "|  | N | peers, Leases alone | k8s |" in lines
     assert "| first join, s | 2 | 0.20 (0.10 to 0.30) | 0.050 (0.050 to 0.050) |" in lines
     assert "| kill -9 of the coordinator, s | 2 | timeout (1 of 1) | - |" in lines
     assert "| requests a minute for each participant, while nothing happens | 2 | 4.00 | - |" in lines
+    assert "## Limits" in lines
+
+
+def limits(results: Samples) -> list[tuple[str, int, str, str, bool | None]]:
+    return [(v.variant, v.n, v.measured, v.limit, v.met) for v in peer_limits.verdicts(results)]
+
+
+def test_the_limits_of_runs_without_operator_are_judged_by_medians() -> None:
+    alone, pods = peer_limits.LEASES_ALONE, peer_limits.WITH_PODS
+    results = measured("shrink", "peers", pods, 8, 0.29, 0.3, 9.0)
+    add(results, "shrink", "peers", alone, 8, 3.6, 3.51, 3.4)
+    add(results, "shrink", "peers", pods, 2, 99.0)
+    for n, operator, alone_takes, pods_take in ((2, 0.03, 0.041, 0.03), (8, 0.1, 0.13, 0.05)):
+        add(results, "rejoin", "k8s", "", n, operator)
+        add(results, "rejoin", "peers", alone, n, alone_takes)
+        add(results, "rejoin", "peers", pods, n, pods_take)
+    assert limits(results) == [
+        (pods, 8, "0.30", "0.30", True),
+        (alone, 8, "3.51", "3.50", False),
+        (alone, 2, "0.041", "0.039", False),
+        (pods, 2, "0.030", "0.039", True),
+        (alone, 8, "0.13", "0.13", True),
+        (pods, 8, "0.050", "0.13", True),
+    ]
+    text = peers.table(results)
+    assert (
+        "| kill -9 of one of 8 to the next round, s | 8 | Leases alone | 3.51 | 3.50 | **not met** |" in text
+    )
+    assert "| re-join, s | 8 | with the right on pods | 0.050 | 0.13 | met |" in text
+
+
+def test_a_limit_is_not_met_by_runs_that_failed_and_not_judged_without_figures() -> None:
+    alone, pods = peer_limits.LEASES_ALONE, peer_limits.WITH_PODS
+    results = measured("shrink", "peers", pods, 8, 0.2, TIMEOUT)
+    add(results, "shrink", "peers", alone, 8, TIMEOUT)
+    add(results, "rejoin", "peers", alone, 8, 0.1)
+    assert limits(results) == [
+        (pods, 8, "0.20; 1 of 2 failed", "0.30", False),
+        (alone, 8, "timeout", "3.50", False),
+        (alone, 8, "0.10", "-", None),
+        (pods, 8, "-", "-", None),
+    ]
+    assert limits(Samples({})) == [
+        (pods, 8, "-", "0.30", None),
+        (alone, 8, "-", "3.50", None),
+        (alone, 8, "-", "-", None),
+        (pods, 8, "-", "-", None),
+    ]
