@@ -8,7 +8,7 @@ import click
 
 from elasticjob_client.cli.log_end import LINES, end_of_log
 from elasticjob_client.cli.options import as_json, connected, job_name, now, output
-from elasticjob_client.errors import ClientError, NotFound, NotInstalled
+from elasticjob_client.errors import ClientError, Forbidden, NotFound, NotInstalled
 
 if TYPE_CHECKING:
     from elasticjob_client import Jobs
@@ -25,13 +25,16 @@ def list_jobs(jobs: Jobs, all_namespaces: bool, output: str) -> None:
     from elasticjob_client.cli.runs import all_runs
     from elasticjob_client.explain import listing, runs
 
-    time = now()
-    found = all_runs(jobs, all_namespaces)
+    time, hidden = now(), None
+    try:
+        found = all_runs(jobs, all_namespaces)
+    except Forbidden as error:
+        found, hidden = [], error
     try:
         rows = [listing.row(job, time) for job in partial_results.refreshed(jobs, jobs.all(all_namespaces))]
-    except NotInstalled:
+    except (NotInstalled, Forbidden) as error:
         if not found:
-            raise
+            raise (hidden if hidden and isinstance(error, NotInstalled) else error) from None
         rows = []
     rows += [runs.row(run, time) for run in found]
     if output == "json":
@@ -40,6 +43,8 @@ def list_jobs(jobs: Jobs, all_namespaces: bool, output: str) -> None:
         screen.show(screen.listing(rows, all_namespaces))
     else:
         click.echo("no ElasticJobs" + ("" if all_namespaces else f" in namespace {jobs.namespace}"), err=True)
+        if hidden:
+            click.echo(str(hidden), err=True)
 
 
 @click.command("status", short_help="Show a job's pods, rounds and restarts")
@@ -54,7 +59,7 @@ def job_status(jobs: Jobs, name: str, output: str) -> None:
 
     try:
         job = jobs.refreshed(jobs.get(name))
-    except (NotFound, NotInstalled) as absent:
+    except (NotFound, NotInstalled, Forbidden) as absent:
         found = runs.status(run_of(jobs, name, absent), now())
     else:
         found = status.status(job, partial_results.pods(jobs, name) or (), now())
@@ -84,7 +89,7 @@ def tell_why(jobs: Jobs, name: str, number: int | None, lines: int, output: str)
 
     try:
         job = jobs.get(name)
-    except (NotFound, NotInstalled) as absent:
+    except (NotFound, NotInstalled, Forbidden) as absent:
         run = run_of(jobs, name, absent)
         if number is not None:
             raise ClientError(f"{name} runs without an operator: its Leases keep no history") from None

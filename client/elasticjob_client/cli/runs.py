@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from elasticjob_client.errors import ClientError, translated_errors
+from elasticjob_client.errors import ClientError, Forbidden, NotFound, translated_errors
 
 if TYPE_CHECKING:
     from lightkube.resources.coordination_v1 import Lease
@@ -15,21 +15,32 @@ if TYPE_CHECKING:
 
 
 def run_of(jobs: Jobs, name: str, missing: ClientError) -> Run:
-    """The run of this name. Raises ``missing``, which says that there is no such ElasticJob, if there is
-    none, or its Leases may not be listed."""
+    """The run of this name. ``missing`` says that there is no such ElasticJob, or that it may not be read:
+    raised if there is no such run either. Raises Forbidden if that can't be seen."""
+    from elasticjob_client.explain import runs
+
     try:
         found = [run for run in _found(jobs, jobs.namespace, name) if run.name == name]
+    except Forbidden as error:
+        raise Forbidden(runs.hidden(name, error.reason), runs.RIGHT) from None
     except ClientError:
         raise missing from None
-    if not found:
-        raise missing
-    return found[0]
+    if found:
+        return found[0]
+    if isinstance(missing, Forbidden):
+        raise NotFound(runs.nothing_but(name, jobs.namespace, missing.reason)) from None
+    raise missing
 
 
 def all_runs(jobs: Jobs, all_namespaces: bool) -> list[Run]:
-    """The runs of the namespace, or of all; none where Leases may not be listed."""
+    """The runs of the namespace, or of all; none without an answer. Raises Forbidden if Leases may not be
+    listed."""
     try:
         return _found(jobs, "*" if all_namespaces else jobs.namespace)
+    except Forbidden as error:
+        from elasticjob_client.explain import runs
+
+        raise Forbidden(f"runs without an operator cannot be seen: {error.reason}", runs.RIGHT) from None
     except ClientError:
         return []
 

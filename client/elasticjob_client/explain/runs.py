@@ -28,6 +28,12 @@ from elasticjob_client.resource import CurrentRound, Progress
 UNREADABLE = "Unreadable"
 """The state of a run whose round Lease cannot be read."""
 
+RIGHT = (
+    "It takes the right to list Leases (coordination.k8s.io), which the ClusterRole edit has and view has "
+    "not (docs/use/without-an-operator.md)."
+)
+"""What reading a run takes."""
+
 
 class LeaseOf(msgspec.Struct, frozen=True, kw_only=True):
     """A Lease, as far as it is used."""
@@ -69,6 +75,19 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         if not self.settled.state.active:
             return "FormingRound"
         return "Training" if self.settled.state.established else "Establishing"
+
+
+def hidden(name: str, reason: str) -> str:
+    """What is said where Leases may not be listed, and there is no ElasticJob."""
+    return f"no ElasticJob {name} can be read, and a run without an operator cannot be seen: {reason}"
+
+
+def nothing_but(name: str, namespace: str, reason: str) -> str:
+    """What is said where no run has this name, and ElasticJobs may not be read."""
+    return (
+        f"there is no run {name} without an operator in namespace {namespace}, and whether there is an "
+        f"ElasticJob {name} cannot be seen: {reason}"
+    )
 
 
 def runs(leases: Sequence[LeaseOf]) -> list[Run]:

@@ -15,8 +15,8 @@ from elasticjob.contract.reports import ProgressReport
 from elasticjob.peers.records import PeerRecord
 from elasticjob.peers.run import PEER_ANNOTATION, RUN_LABEL, STATE_ANNOTATION, round_lease
 from elasticjob.peers.settled import Settled
-from elasticjob_client.errors import ClientError, NotInstalled
-from tests.unit.client.server import JOBS, Server
+from elasticjob_client.errors import ClientError, Forbidden, NotFound, NotInstalled
+from tests.unit.client.server import JOBS, Server, refusal
 from tests.unit.peers.table import RUN, Table
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/research/leases"
@@ -129,6 +129,60 @@ def test_where_there_is_neither_the_job_is_missing(server: Server, run: Run) -> 
     put(server)
     result = run("status", "mnist")
     assert isinstance(result.exception, NotInstalled)
+
+
+def forbid(server: Server, *paths: str) -> None:
+    """As the API server does, before it looks whether it has such a resource."""
+    for path in paths:
+        kind = path.rpartition("/")[2]
+        server.answers[path] = refusal(403, "Forbidden", f'{kind} is forbidden: User "u" cannot list it')
+
+
+@pytest.mark.parametrize("words", [("status", "mnist"), ("why", "mnist"), ("list",)])
+def test_where_leases_may_not_be_listed_it_is_said(server: Server, run: Run, words: tuple[str, ...]) -> None:
+    """As with the ClusterRole view, where there is no resource ElasticJob."""
+    put(server)
+    forbid(server, LEASES)
+    result = run(*words)
+    assert isinstance(result.exception, Forbidden)
+    said = str(result.exception)
+    assert 'cannot be seen: cannot list Leases of namespace research: leases is forbidden: User "u"' in said
+    assert "the ClusterRole edit has and view has not" in said
+    assert "Install ElasticJob" not in said
+
+
+def test_an_empty_list_says_so_too(server: Server, run: Run) -> None:
+    server.answers[JOBS] = {"kind": "List", "metadata": {}, "items": []}
+    forbid(server, LEASES)
+    result = run("list")
+    assert result.exit_code == 0
+    assert result.stderr.startswith(
+        "no ElasticJobs in namespace research\nruns without an operator cannot be "
+    )
+
+
+def test_a_list_of_jobs_does_not_speak_of_runs_that_cannot_be_seen(server: Server, run: Run) -> None:
+    forbid(server, LEASES)
+    result = run("list")
+    assert "mnist" in result.stdout
+    assert not result.stderr
+
+
+def test_a_user_who_may_read_no_elasticjobs_reads_runs(server: Server, run: Run, table: Table) -> None:
+    """Without the resource, too, the API server says 403 to one with the ClusterRole edit."""
+    put(server, round_of(table.settled), participant(table, "pod-0"))
+    forbid(server, JOBS, f"{JOBS}/mnist", f"{JOBS}/cifar")
+    assert run("status", "mnist").stdout.startswith("mnist is Training: round 1 with 2 members")
+    assert "No round of mnist has ended." in run("why", "mnist").stdout
+    assert json.loads(run("list", "-o", "json").stdout)["items"][0]["name"] == "mnist"
+    result = run("status", "cifar")
+    assert isinstance(result.exception, NotFound)
+    assert "there is no run cifar without an operator in namespace research, and whether" in str(
+        result.exception
+    )
+    put(server)
+    forbid(server, JOBS)
+    assert isinstance(run("list").exception, Forbidden)
 
 
 def test_one_that_succeeded_is_shown_so(server: Server, run: Run, table: Table) -> None:
