@@ -99,6 +99,22 @@ def test_the_example_without_an_operator_is_accepted(cluster: ClusterAccess, nam
     assert "elasticjob.elasticjob.dev" not in answer.stdout
 
 
+def test_the_documented_init_container_is_accepted_in_the_example(
+    cluster: ClusterAccess, namespace: str
+) -> None:
+    """In a pod template of the example, as a strategic merge puts it there."""
+    *_, documented_template = documented("without-an-operator.md")
+    patch = {"spec": {"template": yaml.safe_load(documented_template)}}
+    example = str(EXAMPLES / "without-an-operator" / "job.yaml")
+    local = ("patch", "--local", "-f", example, "--type=strategic", "-p", json.dumps(patch), "-o", "json")
+    job = json.loads(cluster.kubectl(*local).stdout)
+    spec = job["spec"]["template"]["spec"]
+    assert [one["name"] for one in spec["containers"]] == ["train"]
+    assert {one["name"] for one in spec["containers"][0]["env"]} == {"RUN", "PYTHONPATH"}
+    create = ("create", "-n", namespace, "--dry-run=server", "--validate=strict", "-f", "-")
+    assert "created (server dry run)" in cluster.kubectl(*create, input=json.dumps(job)).stdout
+
+
 KUBEFLOW = Path(__file__).parents[2] / "unit" / "client" / "kubeflow"
 
 
