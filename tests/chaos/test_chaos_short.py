@@ -8,7 +8,7 @@ import pytest
 
 from devcluster import crd
 from devcluster.cluster import Cluster
-from tests.chaos import kinds
+from tests.chaos import kinds, peers
 from tests.chaos.faults import Settings
 from tests.chaos.planned import PLANNED
 from tests.chaos.run import Chaos, usable
@@ -30,6 +30,16 @@ KINDS = (
     "kill the API server",
     "set the round Lease back",
 )
+PEER_SEED = 7
+PEER_GAP = (9.5, 11.0)
+PEER_FAULTS = (
+    "kill a worker",
+    "kill the coordinator",
+    "kill the coordinator and rank 0",
+    "cut a pod both ways",
+    "kill the API server",
+    "set a run's Lease back",
+)
 
 
 @pytest.mark.slow
@@ -42,6 +52,22 @@ def test_one_fault_after_another(devcluster: Cluster, namespace: str, tmp_path: 
     chaos = Chaos(settings, devcluster, namespace)
     chaos.play()
     assert chaos.faults_done.total() >= 5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_one_fault_after_another_without_an_operator(
+    devcluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    """The same of a run whose pods form their rounds: its coordinator is lost, too, and ends Complete."""
+    failures = usable([peers.BY_NAME[name] for name in PEER_FAULTS])
+    settings = Settings(
+        PEER_SEED, SECONDS, replicas=3, minimum=2, kinds=failures, folder=tmp_path, gap=PEER_GAP
+    )
+    chaos = peers.PeerChaos(settings, devcluster, namespace)
+    chaos.play()
+    assert chaos.faults_done.total() >= 5
+    assert chaos.faults_done["kill the coordinator"] == 1
 
 
 @pytest.mark.slow
