@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from devcluster.cluster import Cluster
@@ -35,11 +35,17 @@ class Stage:
         body = {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name, **meta}, "spec": spec}
         self.cluster.kubectl("create", "-f", "-", input=json.dumps(body))
 
-    def flavor(self, labels: Mapping[str, str] | None = None) -> str:
+    def flavor(
+        self,
+        labels: Mapping[str, str] | None = None,
+        name: str = "flavor",
+        tolerations: Sequence[Mapping[str, str]] = (),
+    ) -> str:
         """A kind of node of this namespace's own."""
-        name = f"flavor-{self._suffix}"
-        self.make("ResourceFlavor", name, {"nodeLabels": dict(labels or {})})
-        return name
+        full = f"{name}-{self._suffix}"
+        spec = {"nodeLabels": dict(labels or {}), "tolerations": list(tolerations)}
+        self.make("ResourceFlavor", full, spec)
+        return full
 
     def priority_class(self, value: int) -> str:
         """A WorkloadPriorityClass of this namespace's own."""
@@ -53,10 +59,12 @@ class Stage:
         self.cluster.kubectl("create", "-f", "-", input=json.dumps(body))
         return name
 
-    def queue(self, name: str, pods: int, flavor: str) -> None:
-        """A queue with a quota for so many pods, which lends what it does not use and takes it back."""
+    def queue(self, name: str, pods: int, *flavors: str) -> None:
+        """A queue with a quota for so many pods of each flavor, which lends what it does not use and takes it
+        back. Flavors are tried in this order."""
         quota = {"name": "cpu", "nominalQuota": f"{pods * POD_CPU}m"}
-        group = {"coveredResources": ["cpu"], "flavors": [{"name": flavor, "resources": [quota]}]}
+        kinds = [{"name": flavor, "resources": [quota]} for flavor in flavors]
+        group = {"coveredResources": ["cpu"], "flavors": kinds}
         spec = {
             "namespaceSelector": {},
             "cohortName": self._cohort,
@@ -69,6 +77,11 @@ class Stage:
     def cluster_queue(self, name: str) -> str:
         """The name of the ClusterQueue of a queue."""
         return f"{name}-{self._suffix}"
+
+    def stop(self, name: str, policy: str = "HoldAndDrain") -> None:
+        """Set the stopPolicy of a queue; ``None`` lets it go on."""
+        change = json.dumps({"spec": {"stopPolicy": policy}})
+        self.cluster.kubectl("patch", "clusterqueue", self.cluster_queue(name), "--type=merge", "-p", change)
 
     def used(self, name: str) -> int:
         """Of how many pods the quota of a queue is used, by Kueue's own count."""
@@ -97,6 +110,12 @@ class Stage:
         """Whether the Workload of that name is admitted."""
         found = self.workload(name)
         return found is not None and found.live
+
+    def activate(self, name: str, active: bool = True) -> None:
+        """Set ``spec.active`` of a Workload, if it is still there."""
+        change = ("patch", "workload", name, "--type=merge", "-p", json.dumps({"spec": {"active": active}}))
+        done = self.cluster.kubectl("-n", self.namespace, *change, check=False)
+        assert done.returncode == 0 or "not found" in done.stderr, done.stderr
 
     def withdraw(self, name: str) -> None:
         """Delete another's Workload."""

@@ -4,7 +4,7 @@ participants that the tests play."""
 from __future__ import annotations
 
 import json
-from typing import Any
+from pathlib import Path
 
 import pytest
 
@@ -12,32 +12,11 @@ from devcluster.cluster import Cluster
 from devcluster.kueue import API, Kueue
 from elasticjob.contract.names import ATTEMPT_LABEL
 from tests.e2e.job import Operator
-from tests.integration.lifecycle_job import ENDS_SLOWLY, SLEEPS, PlayedJob
-from tests.kueue.stage import REQUESTS, Stage, labels
+from tests.integration.lifecycle_job import ENDS_SLOWLY, PlayedJob
+from tests.kueue.queued_job import all_run, apply, submit
+from tests.kueue.stage import Stage, labels
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
-
-
-def apply(stage: Stage, job: PlayedJob, script: str = SLEEPS, quota: int = 4, **spec: Any) -> None:
-    """A job of 4 that trains with 2, in queue a."""
-    stage.queue("a", quota, stage.flavor())
-    job.labels = {**labels("a"), **job.labels}
-    job.resources = {"requests": REQUESTS}
-    job.apply(script, **{"replicas": 4, "minReplicas": 2, **spec})
-
-
-def all_run(job: PlayedJob, count: int = 4) -> list[str]:
-    """Wait until so many pods run; return their names."""
-
-    def running() -> list[str]:
-        pods = job.pods().items()
-        return sorted(
-            name
-            for name, pod in pods
-            if pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
-        )
-
-    return list(job.wait_for(lambda: len(running()) == count and running(), f"{count} pods run"))
 
 
 # shows: it has more rights than it needs
@@ -62,23 +41,6 @@ def test_an_operator_that_is_not_to_heed_kueue_makes_no_workload(
         assert stage.of_job(played) == {}
     finally:
         plain.stop()
-
-
-def test_pods_go_where_the_flavor_says(stage: Stage, played: PlayedJob, installed: Cluster) -> None:
-    label = {"test.example/pool": stage.namespace}
-    installed.kubectl("label", "node", "node-b", f"test.example/pool={stage.namespace}")
-    try:
-        stage.queue("a", 2, stage.flavor(label))
-        played.labels = labels("a")
-        played.resources = {"requests": REQUESTS}
-        played.apply(replicas=2, minReplicas=1)
-        all_run(played, 2)
-        assert {pod["spec"]["nodeName"] for pod in played.pods().values()} == {"node-b"}
-        assert {pod["spec"]["nodeSelector"]["test.example/pool"] for pod in played.pods().values()} == {
-            stage.namespace
-        }
-    finally:
-        installed.kubectl("label", "node", "node-b", "test.example/pool-")
 
 
 def test_a_deleted_job_keeps_its_quota_until_its_pods_have_ended(stage: Stage, played: PlayedJob) -> None:
@@ -127,17 +89,45 @@ def test_a_job_that_has_ended_gives_all_back_and_its_base_stays_as_a_record(
     assert (base.finished, base.kept) == (True, False)
 
 
+def test_a_job_that_completes_gives_all_back(stage: Stage, played: PlayedJob, tmp_path: Path) -> None:
+    apply(stage, played, f"trap 'exit 143' TERM; while [ ! -e {tmp_path}/stop ]; do sleep 0.2; done")
+    played.join(*all_run(played))
+    played.round(1)
+    stage.ask("next", "a", 4)
+    (tmp_path / "stop").touch()
+    played.is_true("Complete")
+    played.wait_for(lambda: stage.admitted("next"), "the next has the quota")
+    played.wait_for(lambda: stage.used("a") == 4, "no other quota is used")
+    played.wait_for(lambda: list(stage.of_job(played)) == ["base"], "its base is left")
+    base = stage.of_job(played)["base"]
+    assert (base.finished, base.kept) == (True, False)
+
+
+def test_a_queue_that_an_admin_drains_stops_its_jobs_and_resumes_them(
+    stage: Stage, played: PlayedJob
+) -> None:
+    apply(stage, played)
+    first = all_run(played)
+    stage.stop("a")
+    played.reads("Suspended", "Queued")
+    played.no_pods()
+    played.wait_for(lambda: stage.used("a") == 0, "no quota is used")
+    assert list(stage.of_job(played)) == ["base"]
+    stage.stop("a", "None")
+    assert not set(first) & set(all_run(played))
+    played.wait_for(lambda: stage.used("a") == 4, "the quota of 4 pods is used")
+
+
 def test_a_base_that_an_admin_deactivates_takes_its_extras_with_it(stage: Stage, played: PlayedJob) -> None:
     """Kueue itself leaves them admitted."""
     apply(stage, played)
     all_run(played)
     base = stage.of_job(played)["base"].name
-    change = ("patch", "workload", base, "--type=merge", "-p")
-    played.kubectl(*change, json.dumps({"spec": {"active": False}}))
+    stage.activate(base, False)
     played.wait_for(lambda: not played.pods() and list(stage.of_job(played)) == ["base"], "all is given back")
     played.wait_for(lambda: stage.used("a") == 0, "no quota is used")
     played.says(f"queue a does not admit it while spec.active of its Workload {base} is false")
-    played.kubectl(*change, json.dumps({"spec": {"active": True}}))
+    stage.activate(base)
     all_run(played)
 
 
@@ -224,6 +214,32 @@ def test_kueue_may_be_away_and_start_again(stage: Stage, played: PlayedJob, kueu
     assert len(played.pods()) <= 2
 
 
+def test_kueue_may_be_away_while_it_evicts(stage: Stage, played: PlayedJob, kueue: Kueue) -> None:
+    """It dies when it has asked for the quota, and again when that was given back."""
+    apply(stage, played, ENDS_SLOWLY)
+    all_run(played)
+    stage.ask("urgent", "a", 3, priority=500)
+    played.wait_for(lambda: stage.of_job(played)["base"].must_leave, "Kueue asks for the quota")
+    kueue.component.kill()
+    try:
+        played.no_pods()
+        # Its webhook judges each write of a Workload.
+        played.says("its Workloads in the queue cannot be written")
+        assert stage.of_job(played)["base"].must_leave
+        kueue.component.start()
+        played.wait_for(lambda: not stage.of_job(played)["base"].reserved, "the quota is given back")
+        kueue.component.kill()
+    finally:
+        if not kueue.component.running:
+            kueue.component.start()
+    played.wait_for(lambda: stage.admitted("urgent"), "the other is admitted", 120)
+    assert not played.pods()
+    assert list(stage.of_job(played)) == ["base"]
+    stage.withdraw("urgent")
+    all_run(played)
+    played.wait_for(lambda: stage.used("a") == 4, "the quota of 4 pods is used")
+
+
 def test_extras_follow_the_class_of_their_job(stage: Stage, played: PlayedJob) -> None:
     """Kueue changes the priority of the Workloads with a reference to the class, and extras have none."""
     name = stage.priority_class(100)
@@ -254,6 +270,27 @@ def test_scaled_down_by_a_part_of_an_extra_that_part_is_given_back(stage: Stage,
     all_run(played, 3)
     played.wait_for(lambda: stage.used("a") == 3, "the rest is given back")
     assert sum(one.count for one in stage.of_job(played).values()) == 3
+
+
+def test_a_job_that_may_have_some_sizes_only_gets_smaller_by_a_whole_step(
+    stage: Stage, played: PlayedJob
+) -> None:
+    """The lender wants one pod back, and three members are none of its sizes."""
+    flavor = stage.flavor()
+    stage.queue("a", 3, flavor)
+    stage.queue("b", 1, flavor)
+    submit(played, scaling={"sizes": [2, 4], "scaleUpDelaySeconds": 0})
+    played.join(*all_run(played))
+    assert played.round(1)["members"] == 4
+    assert {name: one.count for name, one in stage.of_job(played).items()} == {"base": 2, "x0": 2}
+    stage.ask("lender", "b", 1)
+    played.wait_for(lambda: stage.admitted("lender"), "the lender has its quota")
+    played.join(*all_run(played, 2))
+    assert played.round(2)["members"] == 2
+    played.says("queue a admits 2 of 4 pods")
+    stage.withdraw("lender")
+    played.join(*all_run(played))
+    assert played.round(3)["members"] == 4
 
 
 def test_a_job_whose_class_is_not_there_says_so(stage: Stage, played: PlayedJob) -> None:

@@ -12,6 +12,7 @@ here they are copied while it starts. (Without its own management of certificate
 from __future__ import annotations
 
 import base64
+import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -80,10 +81,9 @@ class Kueue:
         """
         binary = ensure_kueue()
         self._certificates.mkdir(parents=True)
-        for path, body in _objects(module_source(_MODULE, VERSION) / "config" / "components", self._port):
-            self._create(path, body)
+        self.install()
         self._write_kubeconfig()
-        (self._folder / "config.yaml").write_text(yaml.safe_dump(self._configuration()))
+        self._write_configuration(self._config)
         self.component = self._cluster.add_process(
             "kueue",
             [
@@ -96,6 +96,28 @@ class Kueue:
             env={"GOMAXPROCS": "2"},
         )
         self.component.start()
+
+    def install(self) -> None:
+        """Create what is not there of all that it needs in the cluster; `start` does it.
+
+        Raises RuntimeError for an object that the API server refuses.
+        """
+        for path, body in _objects(module_source(_MODULE, VERSION) / "config" / "components", self._port):
+            self._create(path, body)
+
+    @contextlib.contextmanager
+    def configured(self, config: Mapping[str, Any]) -> Iterator[None]:
+        """Inside of the block it runs with this in place of its `config`. It is restarted before and after.
+
+        Raises ComponentFailedError as `start` does.
+        """
+        self._write_configuration(config)
+        self.component.restart()
+        try:
+            yield
+        finally:
+            self._write_configuration(self._config)
+            self.component.restart()
 
     def _create(self, path: str, body: Mapping[str, Any]) -> None:
         answer = self._api.request("POST", path, body, timeout=30)
@@ -111,7 +133,7 @@ class Kueue:
         token = answer.json()["status"]["token"]
         kubeconfig.write(self._folder / "kubeconfig", self._cluster.server, self._cluster.ca_file, token)
 
-    def _configuration(self) -> dict[str, Any]:
+    def _write_configuration(self, config: Mapping[str, Any]) -> None:
         default = {
             "apiVersion": "config.kueue.x-k8s.io/v1beta2",
             "kind": "Configuration",
@@ -129,7 +151,7 @@ class Kueue:
             "featureGates": {"VisibilityOnDemand": False},
             "integrations": {"frameworks": ["batch/job"]},
         }
-        return {**default, **self._config}
+        (self._folder / "config.yaml").write_text(yaml.safe_dump({**default, **config}))
 
     def _is_ready(self) -> bool:
         """Whether it says so, and a webhook of its is called and answers."""

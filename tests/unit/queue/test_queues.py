@@ -38,6 +38,8 @@ class Cluster:
 
     async def get(self, path: str, *_: Any) -> dict[str, Any]:
         name = path.rpartition("/")[2]
+        if "/workloadpriorityclasses/" in path:
+            return {"metadata": {"name": name}, "value": 100}
         self.asked.append(name)
         if name not in self.flavors:
             raise NotFound(f"GET {path}", 404, "NotFound", f'resourceflavors "{name}" not found')
@@ -98,6 +100,19 @@ async def test_no_pod_and_no_extra_is_made_before_the_flavors_are_known() -> Non
     assert [one["spec"]["podSets"][0]["count"] for one in side.cluster.made] == [1, 1, 2]
     for one in side.cluster.made:
         assert one["spec"]["podSets"][0]["template"]["spec"]["nodeSelector"] == {"gpu": "h100"}
+
+
+async def test_what_names_its_job_has_it_as_its_owner() -> None:
+    """Kueue ends a Workload at once that has the label of a job and no owner."""
+    side = Side(Cluster())
+    await side.writes()
+    side.cluster.seen = (base(),)
+    await side.writes()
+    await side.writes()
+    assert len(side.cluster.made) == 4, "the base and three extras"
+    for one in side.cluster.made:
+        assert one["metadata"]["labels"]["kueue.x-k8s.io/job-uid"] == JOB.uid
+        assert [owner["uid"] for owner in one["metadata"]["ownerReferences"]] == [JOB.uid]
 
 
 async def test_a_template_that_gets_too_large_by_its_flavor_makes_no_pod_and_says_so() -> None:
