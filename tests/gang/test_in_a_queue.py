@@ -76,6 +76,9 @@ def test_what_the_queue_admits_is_placed_together_and_what_it_takes_back_leaves_
     one.runs("queued-0-0", "queued-1-0")
     assert one.minimum() == 2
 
+    stage.withdraw("other")
+    one.has(live=3, placed=3)
+
 
 def _set_quota(cluster: Cluster, stage: Stage, queue: str, pods: int) -> None:
     path = "/spec/resourceGroups/0/flavors/0/resources/0/nominalQuota"

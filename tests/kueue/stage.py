@@ -17,6 +17,8 @@ POD_CPU = 100
 """Thousandths of a CPU that each pod asks for. Quotas are numbers of such pods."""
 REQUESTS = {"cpu": f"{POD_CPU}m"}
 API_VERSION = API.removeprefix("/apis/")
+WORKLOADS = "workloads.kueue.x-k8s.io"
+"""Kubernetes has another kind of this name, beside its PodGroups."""
 DEADLINE = 60.0
 
 
@@ -113,13 +115,13 @@ class Stage:
 
     def activate(self, name: str, active: bool = True) -> None:
         """Set ``spec.active`` of a Workload, if it is still there."""
-        change = ("patch", "workload", name, "--type=merge", "-p", json.dumps({"spec": {"active": active}}))
+        change = ("patch", WORKLOADS, name, "--type=merge", "-p", json.dumps({"spec": {"active": active}}))
         done = self.cluster.kubectl("-n", self.namespace, *change, check=False)
         assert done.returncode == 0 or "not found" in done.stderr, done.stderr
 
     def withdraw(self, name: str) -> None:
         """Delete another's Workload."""
-        self.cluster.kubectl("-n", self.namespace, "delete", "workload", name, "--ignore-not-found")
+        self.cluster.kubectl("-n", self.namespace, "delete", WORKLOADS, name, "--ignore-not-found")
 
     def of_job(self, job: ClusterJob) -> dict[str, Workload]:
         """The Workloads of a job, as the operator reads them: ``base`` and the numbers of extras."""
