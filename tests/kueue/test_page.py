@@ -58,6 +58,7 @@ def test_workloads_that_no_operator_serves_are_found_and_let_go_by_hand(
     apply(stage, played)
     all_run(played)
     names = [one.name for one in stage.of_job(played).values()]
+    played.wait_for(lambda: stage.used("a") == 4, "Kueue has counted them")
     operator.stop()
     played.delete()
     played.no_pods()
