@@ -8,7 +8,7 @@ PACKAGES := handler operator client devcluster
 ARGS ?=
 APT_INSTALL = $(if $(filter 0,$(shell id -u)),,sudo) sh -c 'apt-get update --quiet && apt-get install --yes --no-install-recommends "$$@"' apt
 
-.PHONY: help demo sandbox test test-slow test-guides test-kueue test-gang test-nodes test-monitoring test-screens lint matrix matrix-kubernetes bench bench-scale bench-jobs bench-peers histories histories-checkpoints histories-peers chaos kills oncall images controlplane format clean
+.PHONY: help demo sandbox test test-slow test-guides test-kueue test-gang test-nodes test-monitoring test-screens lint matrix matrix-kubernetes bench bench-scale bench-jobs bench-peers bench-rivals histories histories-checkpoints histories-peers chaos kills oncall images controlplane format clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10
@@ -98,6 +98,9 @@ bench-jobs: $(READY) controlplane ## one operator and 10 to 1,000 jobs of 8: sta
 
 bench-peers: $(READY) controlplane ## rounds without an operator beside operator mode and c10d (not timed; needs an idle machine; ARGS="--n 8 --runs 3")
 	@$(BIN)/python -m benchmarks.peers $(ARGS)
+
+bench-rivals: $(READY) controlplane ## one training under six faults, by ours, c10d, torchft, NVRx and DLRover in turns (25 minutes; ARGS="--systems ours,torchft")
+	@$(BIN)/python -m benchmarks.rivals $(ARGS)
 
 chaos: $(READY) controlplane ## 8 torchruns under a fault every 10-20 s for 10 minutes (20 minutes in all; ARGS="--seed 7 --minutes 10 --pods 8")
 	@$(BIN)/python -m tests.chaos.run $(ARGS)

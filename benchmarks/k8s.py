@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -77,8 +77,8 @@ class ControlPlane:
             self.service_accounts = folder / "pods"
             self._prepare()
             if self._with_operator:
-                self._operator = self._start_operator()
-                stack.callback(_end, self._operator)
+                self.start_operator()
+                stack.callback(lambda: _end(self._operator))
             self._stack = stack.pop_all()
         return self
 
@@ -94,6 +94,15 @@ class ControlPlane:
     def operator_pid(self) -> int:
         """The operator's process."""
         return self._operator.pid
+
+    def start_operator(self) -> None:
+        """Start it, also once more after `kill_operator`."""
+        self._operator = self._start_operator()
+
+    def kill_operator(self) -> None:
+        """SIGKILL."""
+        self._operator.kill()
+        self._operator.wait()
 
     @property
     def audit_log(self) -> Path:
@@ -135,7 +144,7 @@ class ControlPlane:
         wait_for(lambda: self.api.is_ok(_JOBS), _TIMEOUT_SECONDS, f"{names.PLURAL} are served")
 
     def _start_operator(self) -> subprocess.Popen[bytes]:
-        with self._operator_log.open("wb") as log:
+        with self._operator_log.open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", "elasticjob_operator"],
                 env={**os.environ, "KUBECONFIG": str(self._cluster.kubeconfig)},
@@ -164,6 +173,11 @@ class K8sSession:
         """Create the job alone."""
         done(self._api.request("POST", _JOBS, _job(self.job, spec)))
 
+    def patch(self, spec: Mapping[str, object]) -> None:
+        """Change the job."""
+        path = f"{_JOBS}/{self.job}"
+        done(self._api.request("PATCH", path, {"spec": spec}, content_type=_MERGE_PATCH))
+
     @contextlib.contextmanager
     def trains(
         self, command: Sequence[str], environment: Sequence[object], pod: Mapping[str, object], **spec: object
@@ -191,17 +205,28 @@ class K8sSession:
         unlimited: dict[str, object] = {"application": {}}
         self.apply({"replicas": self._n, "minReplicas": self._minimum, "failurePolicy": unlimited, **spec})
         self.make_pods(names.JOB_LABEL)
+        self.await_rights(self._pods)
+
+    def await_rights(self, pods: Iterable[str]) -> None:
+        """Wait until the operator has granted these pods their rights."""
         wait_for(
-            self._granted, _TIMEOUT_SECONDS, lambda: f"the operator's Role\n{self._plane.operator_log()}"
+            lambda: self._granted(pods),
+            _TIMEOUT_SECONDS,
+            lambda: f"the operator's Role\n{self._plane.operator_log()}",
         )
 
     def make_pods(self, label: str) -> None:
         """Create them with this label, which names the job; they run. Requests count from now on."""
         self._audit_offset = self._plane.audit_log.stat().st_size
-        for index, pod in enumerate(self._pods):
-            answer = done(self._api.request("POST", PODS, _pod(pod, label, self.job, index)))
-            self._uids[pod] = answer.json()["metadata"]["uid"]
-            self._patch_status(pod, running())
+        for index in range(len(self._pods)):
+            self.make_pod(index, label)
+
+    def make_pod(self, index: int, label: str) -> None:
+        """Create the pod of this seat; it runs."""
+        pod = self._pods[index]
+        answer = done(self._api.request("POST", PODS, _pod(pod, label, self.job, index)))
+        self._uids[pod] = answer.json()["metadata"]["uid"]
+        self._patch_status(pod, running())
 
     def delete_pods(self, label: str) -> None:
         """Without grace: there is no kubelet to wait for. Their Leases, too."""
@@ -240,8 +265,12 @@ class K8sSession:
         return [SwarmSeat(*where, pod, self._uids[pod], self._token(pod)) for pod in self._pods]
 
     def lost(self, index: int) -> None:
-        """What kubelet writes when it sees that the container has ended."""
+        """What kubelet writes when it sees that the container has been killed."""
         self._patch_status(self._pods[index], killed())
+
+    def ended(self, index: int, code: int) -> None:
+        """What kubelet writes when it sees that the container has ended by itself."""
+        self._patch_status(self._pods[index], ended(code))
 
     def settled(self) -> None:
         """Wait until the leader has reported the round established; then the pause that c10d gets too."""
@@ -283,12 +312,12 @@ class K8sSession:
         pods = user.get("extra", {}).get("authentication.kubernetes.io/pod-name", [])
         return any(pod in self._uids for pod in pods)
 
-    def _granted(self) -> bool:
+    def _granted(self, pods: Iterable[str]) -> bool:
         selector = f"?labelSelector={names.JOB_LABEL}%3D{self.job}"
         roles = self._api.request("GET", f"{RBAC}/roles{selector}").json()["items"]
         bindings = self._api.request("GET", f"{RBAC}/rolebindings{selector}").json()["items"]
         granted = {name for role in roles for rule in role["rules"] for name in rule.get("resourceNames", ())}
-        return bool(bindings) and granted.issuperset(self._pods)
+        return bool(bindings) and granted.issuperset(pods)
 
     def _established(self) -> bool:
         round_ = (
@@ -366,8 +395,14 @@ def running(address: str = "127.0.0.1") -> dict[str, object]:
 
 def killed() -> dict[str, object]:
     """What changes in it when the container is killed."""
-    ended = {"exitCode": 128 + signal.SIGKILL, "reason": "Error", "finishedAt": _timestamp()}
-    return _status("Failed", {"terminated": ended}, ready=False)
+    return ended(128 + signal.SIGKILL)
+
+
+def ended(code: int) -> dict[str, object]:
+    """What changes in it when the container ends with this exit code."""
+    phase, reason = ("Failed", "Error") if code else ("Succeeded", "Completed")
+    terminated = {"exitCode": code, "reason": reason, "finishedAt": _timestamp()}
+    return _status(phase, {"terminated": terminated}, ready=False)
 
 
 def _status(phase: str, state: Mapping[str, object], *, ready: bool) -> dict[str, object]:

@@ -121,6 +121,11 @@ def started_torchruns(*, traced: bool = False, script: Path | None = None) -> It
 
 def start(torchruns: Torchruns, seat: Seat, index: int, workers: int = 1) -> None:
     """Start the torchrun of this seat with ``workers`` workers; its name is the index."""
+    torchruns.start(str(index), arguments_of(seat, workers), seat.environment)
+
+
+def arguments_of(seat: Seat, workers: int = 1) -> list[str]:
+    """The arguments of this seat's torchrun, without the script."""
     arguments = [
         f"--rdzv-backend={seat.backend}",
         f"--rdzv-endpoint={seat.endpoint}",
@@ -133,4 +138,4 @@ def start(torchruns: Torchruns, seat: Seat, index: int, workers: int = 1) -> Non
         arguments.append("--rdzv-conf=" + ",".join(f"{key}={value}" for key, value in seat.config.items()))
     if seat.local_addr:
         arguments.append(f"--local-addr={seat.local_addr}")
-    torchruns.start(str(index), arguments, seat.environment)
+    return arguments
