@@ -67,6 +67,11 @@ class ParticipantCommands:
             )
             self.leases[name] = replace(self.leases[name], report=report)
 
+    def do_lease_deleted(self, *names: str) -> None:
+        """Somebody deletes the Leases of these participants, which write no more."""
+        for name in names:
+            del self.leases[name]
+
     def do_garble(self, name: str) -> None:
         """What this participant reports can't be read."""
         self.leases[name] = replace(

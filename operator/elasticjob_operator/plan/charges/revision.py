@@ -87,8 +87,8 @@ def _revise_unaccounted(p: Pass) -> str:
 
 def unaccounted_members(p: Pass, joined: set[str]) -> tuple[UnaccountedMember, ...]:
     """What the status has to remember when a round is published: members of the one before of which nothing
-    was heard, while the loss of a peer would explain its end better than what did."""
-    if p.round.charged_time is None or not better(Cause.DID_NOT_REJOIN, p.round.next_cause.cause):
+    was heard. The loss of one may explain its end better than what did, and is that round's in any case."""
+    if p.round.charged_time is None:
         return p.round.unaccounted_members
     fresh = tuple(
         UnaccountedMember(m.pod_name, m.pod_uid, p.round.number, m.group_rank)
