@@ -48,7 +48,7 @@ MUTATIONS = [
     Mutation(("Remains",), "sidecars hold nothing", 26, "sidecars"),
     Mutation(("I14",), "I14 rounds are paced", 14, "broken"),
     Mutation(("I10",), "I10 growth asks whether it can", 50, "scale"),
-    Mutation(("I10",), "I10 nothing is done again", 1424, "scale"),
+    Mutation(("I10",), "I10 nothing is done again", 1582, "scale"),
     Mutation(("Liveness",), "growth waits for them a minute", 77, "warm"),
     Mutation(("I3",), "I3 only some sizes", 0, "sizes"),
     Mutation(("Quota",), "quota follows pods", 0, "queue"),
