@@ -30,7 +30,7 @@ class C10dSession:
         self._environment = {
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1" if variant == STORE_SHARING_OFF else "0"
         }
-        self._endpoint = f"{_HOST}:{_free_port()}"
+        self._endpoint = f"{_HOST}:{free_port()}"
 
     def seat(self, index: int) -> Seat:
         """Participant 0 is the store's host."""
@@ -77,7 +77,8 @@ class C10d:
         yield C10dSession(n, minimum, self.variant)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of 127.0.0.1 that is free now."""
     with socket.socket() as probe:
         probe.bind((_HOST, 0))
         port: int = probe.getsockname()[1]

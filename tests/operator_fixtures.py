@@ -22,7 +22,5 @@ def installed(devcluster: Cluster) -> Cluster:
 @pytest.fixture
 def operator(installed: Cluster, namespace: str, tmp_path: Path) -> Iterator[Operator]:
     """An operator that serves the test's namespace; its log is shown when the test fails."""
-    running = Operator(installed, namespace, tmp_path / "operator.log")
-    yield running
-    running.stop()
-    print(running.log.read_text()[-8000:])
+    with Operator(installed, namespace, tmp_path / "operator.log") as running:
+        yield running

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,12 +12,17 @@ from pathlib import Path
 from benchmarks.zygote import QUIET
 
 
-def free_port() -> int:
-    """A port of 127.0.0.1 that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def started(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """A process in a group of its own, which appends to the log."""
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            command,
+            env={**os.environ, **QUIET, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
 
 
 class Coordinator:
@@ -29,7 +33,7 @@ class Coordinator:
     ) -> None:
         self._command = command
         self._log = log
-        self._environment = {**os.environ, **QUIET, **(environment or {})}
+        self._environment = environment or {}
 
     def __enter__(self) -> Coordinator:
         self.start()
@@ -40,15 +44,7 @@ class Coordinator:
 
     def start(self) -> None:
         """Start it."""
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command,
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        self._process = started(self._command, self._log, self._environment)
 
     def kill(self) -> None:
         """SIGKILL to it and what it has started."""

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks.rivals.coordinator import started
 from benchmarks.rivals.environments import without_paths
 from benchmarks.rivals.judging import Stamp, read
 from benchmarks.rivals.systems import Session
 from benchmarks.rivals.training import FOLDER_ENV, POD_ENV, Training
-from benchmarks.zygote import QUIET
 
 RESTART_SECONDS = 2.0
 GRACE_SECONDS = 10.0
@@ -58,15 +58,8 @@ class Pods:
     def start(self, pod: int) -> None:
         """Start its agent."""
         launch = self._session.launch(pod)
-        with (self._folder / f"{pod}.log").open("ab") as log:
-            self._running[pod] = subprocess.Popen(
-                launch.command,
-                env={**os.environ, **QUIET, **self._training.environment(pod), **launch.environment},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        environment = {**self._training.environment(pod), **launch.environment}
+        self._running[pod] = started(launch.command, self._folder / f"{pod}.log", environment)
         self.starts += 1
 
     def tick(self) -> None:

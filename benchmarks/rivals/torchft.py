@@ -6,7 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.rivals.coordinator import Coordinator, free_port
+from benchmarks.c10d import free_port
+from benchmarks.rivals.coordinator import Coordinator
 from benchmarks.rivals.environments import environment_of
 from benchmarks.rivals.systems import Alone, Launch
 from benchmarks.rivals.training import TRAIN_TORCHFT, Training

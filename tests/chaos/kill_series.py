@@ -81,8 +81,9 @@ class Series:
             failurePolicy={"application": {}},
         )
         for one in self._planned:
-            if self._job.get()["spec"]["replicas"] != one.pods:
-                self._note(self._resize(one.pods))
+            before = int(self._job.get()["spec"]["replicas"])
+            if before != one.pods:
+                self._note(self._resize(before, one.pods))
             self._note(self._kill(one))
         self._job.stop()
         self._job.complete(KILL_SECONDS)
@@ -91,8 +92,8 @@ class Series:
         self.kills.append(kill)
         print(kill, flush=True)
 
-    def _resize(self, pods: int) -> Kill:
-        number = self._well(self._job.get()["spec"]["replicas"], DRAINING_STEPS)
+    def _resize(self, before: int, pods: int) -> Kill:
+        number = self._well(before, DRAINING_STEPS)
         self._job.scale(pods)
         return self._gone_on(SIZE, pods, number)
 

@@ -43,7 +43,8 @@ def _path() -> list[dict[str, str]]:
 
 
 class Operator:
-    """The operator as a process of its own, serving one namespace with the rights that the chart gives."""
+    """The operator as a process of its own, serving one namespace with the rights that the chart gives. A
+    context manager: in the end it is stopped, and its log is shown if the test fails."""
 
     def __init__(
         self,
@@ -68,6 +69,13 @@ class Operator:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
+
+    def __enter__(self) -> Operator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        print(self.log.read_text()[-8000:])
 
     def kill(self) -> None:
         """SIGKILL."""

@@ -32,7 +32,8 @@ END = 600.0
 
 
 class PeerRun:
-    """One run, by the example's own words. ``folder`` is its volume for checkpoints."""
+    """One run, by the example's own words. ``folder`` is its volume for checkpoints. A context manager: an
+    admin of the namespace has applied rights.yaml inside of it, and all is gone after it."""
 
     def __init__(self, cluster: Cluster, namespace: str, folder: Path) -> None:
         self.cluster, self.namespace, self.folder = cluster, namespace, folder
@@ -43,6 +44,13 @@ class PeerRun:
         impersonated = (f"--as={user}",) if user else ()
         done = self.cluster.kubectl("-n", self.namespace, *impersonated, *words, input=input, check=check)
         return done.stdout + done.stderr
+
+    def __enter__(self) -> PeerRun:
+        self.prepare()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
 
     def prepare(self) -> None:
         """An admin of the namespace applies rights.yaml; there is one with ``edit``, too."""

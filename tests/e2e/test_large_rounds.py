@@ -19,12 +19,9 @@ pytestmark = [pytest.mark.cluster, pytest.mark.devcluster, pytest.mark.slow]
 
 @pytest.fixture
 def operator(installed: Cluster, namespace: str, tmp_path: Path) -> Iterator[Operator]:
-    running = Operator(
-        installed, namespace, tmp_path / "operator.log", module="tests.e2e.large_rounds_operator"
-    )
-    yield running
-    running.stop()
-    print(running.log.read_text()[-8000:])
+    log = tmp_path / "operator.log"
+    with Operator(installed, namespace, log, module="tests.e2e.large_rounds_operator") as running:
+        yield running
 
 
 def lease(job: JobRun, name: str) -> dict[str, Any]:

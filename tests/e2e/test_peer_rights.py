@@ -34,10 +34,8 @@ NOT_MINE = "belongs to the pod of that name, and this is the token of"
 @pytest.fixture
 def run(devcluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[PeerRun]:
     """An admin of the namespace has applied rights.yaml; all is gone before the next test begins."""
-    found = PeerRun(devcluster, namespace, tmp_path / "run")
-    found.prepare()
-    yield found
-    found.remove()
+    with PeerRun(devcluster, namespace, tmp_path / "run") as found:
+        yield found
 
 
 @pytest.fixture

@@ -35,10 +35,8 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture
 def run(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[PeerRun]:
     """An admin of the namespace has applied rights.yaml; all is gone before the next test begins."""
-    found = PeerRun(cluster, namespace, tmp_path / "run")
-    found.prepare()
-    yield found
-    found.remove()
+    with PeerRun(cluster, namespace, tmp_path / "run") as found:
+        yield found
 
 
 @pytest.mark.slow

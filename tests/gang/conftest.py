@@ -59,10 +59,8 @@ def operator(rights_given: None, installed: Cluster, namespace: str, tmp_path: P
     """An operator that serves the test's namespace and makes PodGroups."""
     del rights_given
     flags = [f"--gang-scheduling={gang.name}" for gang in ALL]
-    running = Operator(installed, namespace, tmp_path / "operator.log", flags=flags)
-    yield running
-    running.stop()
-    print(running.log.read_text()[-8000:])
+    with Operator(installed, namespace, tmp_path / "operator.log", flags=flags) as running:
+        yield running
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ import pytest
 
 from devcluster.cluster import Cluster
 from devcluster.kueue import Kueue
-from tests.chart import added_rights
 from tests.e2e.job import Operator
 from tests.gang.conftest import ON
 from tests.gang.gangs import KUBERNETES
 from tests.gang.placed_job import CPU, PlacedJob
 from tests.gang.test_placing import cordoned
+from tests.kueue import stage as kueue_stage
 from tests.kueue.stage import POD_CPU, Stage, labels
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
@@ -27,11 +27,7 @@ A_POD = CPU * 1000 // POD_CPU
 @pytest.fixture(scope="module")
 def kueue(installed: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Kueue:
     """Kueue's manager, and the operator's account with the rights to use it and to make PodGroups."""
-    values = {**ON, "kueue": {"enabled": True}}
-    added_rights.give(installed, values, tmp_path_factory.mktemp("helm"))
-    running = Kueue(installed)
-    running.start()
-    return running
+    return kueue_stage.started(installed, {**ON, **kueue_stage.ON}, tmp_path_factory.mktemp("helm"))
 
 
 @pytest.fixture
@@ -39,10 +35,8 @@ def operator(kueue: Kueue, installed: Cluster, namespace: str, tmp_path: Path) -
     """An operator that heeds both."""
     del kueue
     flags = ["--kueue", f"--gang-scheduling={KUBERNETES.name}"]
-    running = Operator(installed, namespace, tmp_path / "operator.log", flags=flags)
-    yield running
-    running.stop()
-    print(running.log.read_text()[-8000:])
+    with Operator(installed, namespace, tmp_path / "operator.log", flags=flags) as running:
+        yield running
 
 
 @pytest.fixture

@@ -9,13 +9,9 @@ import pytest
 
 from devcluster.cluster import Cluster
 from devcluster.kueue import Kueue
-from tests.chart import added_rights
 from tests.e2e.job import JobRun, Operator
 from tests.integration.lifecycle_job import PlayedJob
-from tests.kueue.stage import Stage
-
-ON = {"kueue": {"enabled": True}}
-"""The chart's value."""
+from tests.kueue.stage import ON, Stage, started
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -27,20 +23,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session")
 def kueue(installed: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Kueue:
     """Kueue's manager, and the operator's account with the rights to use it."""
-    added_rights.give(installed, ON, tmp_path_factory.mktemp("helm"))
-    running = Kueue(installed)
-    running.start()
-    return running
+    return started(installed, ON, tmp_path_factory.mktemp("helm"))
 
 
 @pytest.fixture
 def operator(kueue: Kueue, installed: Cluster, namespace: str, tmp_path: Path) -> Iterator[Operator]:
     """An operator that serves the test's namespace and heeds Kueue."""
     del kueue
-    running = Operator(installed, namespace, tmp_path / "operator.log", flags=["--kueue"])
-    yield running
-    running.stop()
-    print(running.log.read_text()[-8000:])
+    with Operator(installed, namespace, tmp_path / "operator.log", flags=["--kueue"]) as running:
+        yield running
 
 
 @pytest.fixture

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from devcluster.cluster import Cluster
-from devcluster.kueue import API
+from devcluster.kueue import API, Kueue
 from elasticjob.contract.names import JOB_LABEL
 from elasticjob_operator.observe.seen_workload import EXTRA_LABEL, read_workload
 from elasticjob_operator.plan.queue.workloads import Workload
+from tests.chart import added_rights
 from tests.cluster_job import ClusterJob
 
+ON = {"kueue": {"enabled": True}}
+"""The chart's value."""
 POD_CPU = 100
 """Thousandths of a CPU that each pod asks for. Quotas are numbers of such pods."""
 REQUESTS = {"cpu": f"{POD_CPU}m"}
@@ -153,3 +157,12 @@ def _short(raw: Mapping[str, Any]) -> str:
 
 def _thousandths(quantity: str) -> int:
     return int(quantity.removesuffix("m")) if quantity.endswith("m") else 1000 * int(quantity)
+
+
+def started(cluster: Cluster, values: dict[str, Any], folder: Path) -> Kueue:
+    """Kueue's manager, and what the chart gives the operator's account with these values. ``folder`` is
+    helm's."""
+    added_rights.give(cluster, values, folder)
+    running = Kueue(cluster)
+    running.start()
+    return running

@@ -13,8 +13,7 @@ from devcluster.cluster import Cluster
 from devcluster.wait import wait_for
 from elasticjob.contract.names import JOB_LABEL
 from tests.chart.helm import Helm
-from tests.kueue.conftest import ON
-from tests.kueue.stage import DEADLINE, Stage
+from tests.kueue.stage import DEADLINE, ON, Stage
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 

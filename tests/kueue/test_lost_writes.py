@@ -23,10 +23,8 @@ def operator(kueue: Kueue, installed: Cluster, namespace: str, tmp_path: Path) -
     """One that loses writes, in place of the folder's."""
     del kueue
     module, log = "tests.kueue.losing_operator", tmp_path / "operator.log"
-    running = Operator(installed, namespace, log, flags=["--kueue"], module=module)
-    yield running
-    running.stop()
-    print(running.log.read_text()[-8000:])
+    with Operator(installed, namespace, log, flags=["--kueue"], module=module) as running:
+        yield running
 
 
 def test_lost_writes_leak_no_quota_and_give_none_away(

@@ -12,7 +12,7 @@ import pytest
 from devcluster.cluster import Cluster
 from devcluster.kueue import Kueue
 from tests.chart import added_rights
-from tests.kueue.conftest import ON
+from tests.kueue.stage import ON
 from tests.unit.test_permissions import documented, table
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]

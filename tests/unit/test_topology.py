@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import statistics
 from itertools import permutations
-from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +15,7 @@ from elasticjob.rounds.ranks import Candidate, assign_ranks
 from elasticjob.rounds.topology import Domains, crossings
 from elasticjob_operator.plan.rounds.crossings import crossings as counted_crossings
 from elasticjob_operator.plan.state.status import Crossings, ParticipantStatus
+from tests.docs_commands import ROOT
 
 DEPTH = 3
 domains = st.tuples(*[st.sampled_from(("", "a", "b", "c"))] * DEPTH)
@@ -168,7 +168,7 @@ def test_the_status_counts_crossings_by_each_label_that_tells_members_apart() ->
 
 
 def test_the_page_has_the_figures_of_jobs_in_racks() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "use" / "topology.md").read_text()
+    page = (ROOT / "docs" / "use" / "topology.md").read_text()
     for name, found in measured(1000).items():
         row = f"| {statistics.median(found):.0f} | {min(found)} to {max(found)} |"
         assert any(line.startswith(f"| {name}") and line.endswith(row) for line in page.splitlines()), name
