@@ -201,6 +201,8 @@ class Watch:
         self.last_event_at = 0.0
         self._stranded_at: float | None = None
         self._dead_times: list[tuple[float, float]] = []
+        self.broken_times: list[tuple[float, float]] = []
+        """From when until when it was not connected; only where that was for longer than a second."""
         self._epoch = 0
         self._due = 0.0
         self._inbox: list[tuple[Key, Item | None, int]] = []
@@ -323,6 +325,8 @@ class Watch:
                 at = max(0, at - kernel.rng.randrange(12)) if kernel.rng.random() < 0.5 else at
             self.version = at
             self._relist(dict(self._as_of(at)), at)
+        if kernel.now - self._broken_at > 1.0:
+            self.broken_times.append((self._broken_at, kernel.now))
         self._connected(kernel.now - self._broken_at)
         for position in range(self.version, len(api.log)):
             key, item = api.log[position]

@@ -41,6 +41,8 @@ class Past:
     def __init__(self) -> None:
         self.deafness: Callable[[], Iterable[tuple[str, float, float]]] = lambda: ()
         """Which watches of operators were dead without a sign, from when until when; the world sets it."""
+        self.silence: Callable[[], Iterable[tuple[float, float]]] = lambda: ()
+        """From when until when a watch of an operator brought nothing, dead or not connected; likewise."""
         self.restarts_in_place = False
         """Whether containers are restarted, after which nothing tells of their end."""
         self.published: dict[RoundKey, Published] = {}
@@ -61,11 +63,12 @@ class Past:
 
     def since(self, at: float) -> float:
         """From when on what happens may end a round that was published then: operators hear of it within a
-        minute, or, while their watches are dead, when these are opened anew."""
-        since = at - SLACK_SECONDS
-        for _, start, end in sorted(self.deafness(), key=lambda times: times[1], reverse=True):
-            if start < since <= end:
-                since = start
+        minute in which all their watches are connected and alive."""
+        since, heard_from = at - SLACK_SECONDS, at
+        for start, end in sorted(self.silence(), key=lambda times: times[1], reverse=True):
+            if end > since and start < heard_from:
+                since -= min(end, heard_from) - start
+                heard_from = start
         return max(since, at - SLACK_SECONDS - DEAD_SECONDS[1])
 
     def deaf(self, since: float, until: float, *watches: str) -> bool:

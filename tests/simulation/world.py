@@ -120,6 +120,12 @@ class World(Training):
             for name, watch in operator.watches.items()
             for times in watch.dead_times
         )
+        self.oracle.past.silence = lambda: (
+            times
+            for operator in self.operators
+            for watch in operator.watches.values()
+            for times in (*watch.dead_times, *watch.broken_times)
+        )
         self.start_operator()
 
     # -- what can be done to it ----------------------------------------------------------------------------

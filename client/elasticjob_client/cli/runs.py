@@ -22,6 +22,8 @@ def run_of(jobs: Jobs, name: str, missing: ClientError) -> Run:
     try:
         found = [run for run in _found(jobs, jobs.namespace, name) if run.name == name]
     except Forbidden as error:
+        if isinstance(missing, Forbidden):
+            raise Forbidden(runs.hidden_too(str(missing), error.reason), runs.RIGHT) from None
         raise Forbidden(runs.hidden(name, error.reason), runs.RIGHT) from None
     except ClientError:
         raise missing from None

@@ -82,6 +82,11 @@ def hidden(name: str, reason: str) -> str:
     return f"no ElasticJob {name} can be read, and a run without an operator cannot be seen: {reason}"
 
 
+def hidden_too(missing: str, reason: str) -> str:
+    """What is said where neither ElasticJobs nor Leases may be read; ``missing`` says the former."""
+    return f"{missing} A run without an operator cannot be seen either: {reason}"
+
+
 def nothing_but(name: str, namespace: str, reason: str) -> str:
     """What is said where no run has this name, and ElasticJobs may not be read."""
     return (

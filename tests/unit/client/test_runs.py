@@ -151,6 +151,18 @@ def test_where_leases_may_not_be_listed_it_is_said(server: Server, run: Run, wor
     assert "Install ElasticJob" not in said
 
 
+@pytest.mark.parametrize("words", [("status", "mnist"), ("why", "mnist")])
+def test_who_may_read_neither_is_told_both_and_whom_to_ask(
+    server: Server, run: Run, words: tuple[str, ...]
+) -> None:
+    put(server)
+    forbid(server, LEASES, f"{JOBS}/mnist")
+    said = str(run(*words).exception)
+    assert 'User "u" cannot list it. Ask the administrators of the cluster for this right' in said
+    assert "A run without an operator cannot be seen either: cannot list Leases of namespace research" in said
+    assert "the ClusterRole edit has and view has not" in said
+
+
 def test_an_empty_list_says_so_too(server: Server, run: Run) -> None:
     server.answers[JOBS] = {"kind": "List", "metadata": {}, "items": []}
     forbid(server, LEASES)
