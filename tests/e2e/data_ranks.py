@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import traceback
 from dataclasses import dataclass
 from multiprocessing.queues import Queue
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +23,9 @@ from elasticjob.checkpoint import Checkpoints, TrainState
 from elasticjob.data import GlobalBatch, GlobalBatches
 from tests.e2e import checkpoint_ranks
 
+DATA_PAGE = Path(__file__).parent.parent.parent / "docs" / "use" / "data.md"
+IN_ORDER = "in order"
+"""No wrapper: the page's ``backward_in_order``."""
 WRAPPERS = ("ddp", "fsdp") if checkpoint_ranks.HAS_FSDP2 else ("ddp",)
 SAMPLES, BATCH = 50, 24
 """The last of the three batches of an epoch has two samples: too few for three ranks."""
@@ -41,7 +46,23 @@ def network() -> nn.Sequential:
 
 
 def wrapped(wrapper: str) -> nn.Module:
-    return checkpoint_ranks.wrapped(network(), wrapper)
+    return network() if wrapper == IN_ORDER else checkpoint_ranks.wrapped(network(), wrapper)
+
+
+def backward_in_order(model: nn.Module, step: GlobalBatch[Any]) -> tuple[list[int], float]:
+    """As ``backward``, by the function that stands on the page."""
+    (text,) = re.findall(r"```python\n(def backward_in_order.*?)```", DATA_PAGE.read_text(), re.DOTALL)
+    names: dict[str, Any] = {"torch": torch, "dist": dist}
+    exec(text, names)
+    samples: list[int] = []
+
+    def loss_of(model: nn.Module, micro_batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        numbers, inputs, targets = micro_batch
+        samples.extend(numbers.tolist())
+        return F.mse_loss(model(inputs), targets)
+
+    loss = names["backward_in_order"](model, step, loss_of)
+    return samples, loss
 
 
 def backward(
@@ -114,7 +135,10 @@ def train(plan: Round, outcome: dict[str, Any]) -> None:
     rank = dist.get_rank()
     model = wrapped(plan.wrapper)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    batches = GlobalBatches(SAMPLES, batch_size=BATCH, micro_batch_size=5)
+    in_order = plan.wrapper == IN_ORDER
+    batches = GlobalBatches(
+        SAMPLES, batch_size=BATCH, micro_batch_size=2 if in_order else 5, drop_last=in_order
+    )
     state = {"train": TrainState(model, optimizer), "data": batches}
     with (
         Checkpoints(f"{plan.folder}/checkpoints") as checkpoints,
@@ -126,12 +150,17 @@ def train(plan: Round, outcome: dict[str, Any]) -> None:
         for step, batch in zip(
             steps, batches.load(dataset(), num_workers=1, multiprocessing_context="fork"), strict=False
         ):
-            samples, loss = backward(model, batch, accumulate=step % 2 == 0)
+            if in_order:
+                samples, loss = backward_in_order(model, batch)
+                loss = loss if rank == 0 else 0.0
+            else:
+                samples, loss = backward(model, batch, accumulate=step % 2 == 0)
+                loss /= dist.get_world_size()
             if plan.kill == (rank, step):
                 os.kill(os.getpid(), signal.SIGKILL)
             optimizer.step()
             optimizer.zero_grad()
-            print(json.dumps([step, samples, loss / dist.get_world_size()]), file=log, flush=True)
+            print(json.dumps([step, samples, loss]), file=log, flush=True)
             if step % EVERY == 0:
                 checkpoints.save(step, state)
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e import data_ranks
 from tests.e2e.checkpoint_rounds import DEADLINE_SECONDS, context
-from tests.e2e.data_ranks import BATCH, SAMPLES, WRAPPERS, Round
+from tests.e2e.data_ranks import BATCH, IN_ORDER, SAMPLES, WRAPPERS, Round
 
 STEPS = 15
 """Five epochs."""
@@ -68,15 +68,12 @@ def steps_of(folder: Path, number: int) -> dict[int, tuple[Counter[int], float]]
     return found
 
 
-@pytest.mark.parametrize("wrapper", WRAPPERS)
-def test_two_kills_and_other_numbers_of_ranks_change_no_sample_and_no_loss(
-    tmp_path: Path, wrapper: str
-) -> None:
+def trained(tmp_path: Path, wrapper: str) -> tuple[list[Any], list[Any]]:
+    """Samples and loss of each step, of a run with two kills and other numbers of ranks, and of one rank."""
     alone, folder = tmp_path / "alone", tmp_path / "job"
     for each in (alone, folder):
         each.mkdir()
     outcomes(alone, 1, Round(str(alone), 1, wrapper, STEPS))
-    undisturbed = steps_of(alone, 1)
 
     for number, ranks, kill in ((1, 3, (1, 6)), (2, 2, (0, 11))):
         plan = Round(str(folder), number, wrapper, STEPS, kill)
@@ -90,11 +87,25 @@ def test_two_kills_and_other_numbers_of_ranks_change_no_sample_and_no_loss(
 
     counts: dict[int, tuple[Counter[int], float]] = {}
     for number in (1, 2, 3):
-        trained = steps_of(folder, number)
-        counts = {step: counts[step] for step in range(1, min(trained))} | trained
-    assert [samples for samples, _ in counts.values()] == [samples for samples, _ in undisturbed.values()]
-    losses = [loss for _, loss in counts.values()]
-    assert losses == pytest.approx([loss for _, loss in undisturbed.values()], rel=0, abs=1e-9)
-    for first in range(1, STEPS, 3):
-        epoch = sum((counts[step][0] for step in range(first, first + 3)), Counter())
+        found = steps_of(folder, number)
+        counts = {step: counts[step] for step in range(1, min(found))} | found
+    return list(counts.values()), list(steps_of(alone, 1).values())
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_two_kills_and_other_numbers_of_ranks_change_no_sample_and_no_loss(
+    tmp_path: Path, wrapper: str
+) -> None:
+    disturbed, undisturbed = trained(tmp_path, wrapper)
+    assert [samples for samples, _ in disturbed] == [samples for samples, _ in undisturbed]
+    losses = [loss for _, loss in disturbed]
+    assert losses == pytest.approx([loss for _, loss in undisturbed], rel=0, abs=1e-9)
+    for first in range(0, STEPS, 3):
+        epoch: Counter[int] = sum((samples for samples, _ in disturbed[first : first + 3]), Counter())
         assert epoch == Counter(range(SAMPLES))
+
+
+def test_gradients_that_are_added_in_order_give_the_same_bits(tmp_path: Path) -> None:
+    disturbed, undisturbed = trained(tmp_path, IN_ORDER)
+    assert len(disturbed) == STEPS
+    assert disturbed == undisturbed

@@ -10,7 +10,7 @@ import pytest
 from tests.chaos import memory_train
 from tests.e2e.job import TORCHRUN, JobRun, apart, change
 
-pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
+pytestmark = [pytest.mark.cluster, pytest.mark.devcluster, pytest.mark.matrix]
 
 NO_END = "1000000"
 DRAINING_SECONDS = 4.0

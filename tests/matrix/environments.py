@@ -17,6 +17,7 @@ FOR_TESTS = (
     "pytest>=9",
     "pytest-asyncio>=1.3",
     "pytest-timeout>=2.4",
+    "pytest-xdist>=3.8",
 )
 """What the digits example, the handler's unit tests and their conftest import, beside the packages."""
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import tomllib
 
 from devcluster.build import default_kubernetes, kubernetes_versions
-from tests.matrix.environments import ROOT
+from tests.matrix.environments import FOR_TESTS, ROOT
 from tests.matrix.kubernetes import Result, main, print_table, read
 
 INSTALL, SPEC = "tests/chart/test_install.py", "tests/integration/crd/test_spec.py"
@@ -55,3 +56,10 @@ def test_what_is_promised_is_what_is_run() -> None:
         assert f"Kubernetes {oldest} or later" in (ROOT / page).read_text(), page
     compatibility = (ROOT / "docs/reference/compatibility.md").read_text()
     assert f"the fields that a pod has in Kubernetes {default_kubernetes()}." in compatibility
+
+
+def test_each_environment_has_the_plugins_that_pytests_options_need() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = {one for one in project["optional-dependencies"]["dev"] if one.startswith("pytest")}
+    assert wanted
+    assert wanted <= set(FOR_TESTS)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -26,7 +27,8 @@ from devcluster.component import Component
 from devcluster.control_plane import ControlPlane
 from devcluster.go_tool import GoModule, module_source
 
-VERSION = "v0.19.2"
+VERSION = os.environ.get("DEVCLUSTER_KUEUE", "v0.19.2")
+"""Of its module; `v0.18.3` runs here, too."""
 API = "/apis/kueue.x-k8s.io/v1beta2"
 NAMESPACE = "kueue-system"
 
