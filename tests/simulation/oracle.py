@@ -119,7 +119,8 @@ class Oracle:
             succeeded = any(m.succeeded for m in before.members()) and a.drain is None
             succeeded &= value.job.queue is None  # quota that is wanted back does not wait for that
             cause = b.next_cause.cause
-            self.pace.broken(cause, cause in ("ScaledUp", "ScaledDown"), succeeded)
+            planned = cause in ("ScaledUp", "ScaledDown") and not self._too_few_are_left(value)
+            self.pace.broken(cause, planned, succeeded)
             self._excused(value, before)
         if (
             b.phase == "Active"
@@ -239,6 +240,14 @@ class Oracle:
                 raise Violation("I2", f"round {record.number} has another size than {record.size}")
             if self.status.get(record.job_uid, JobStatus()).current_round.number < record.number:
                 raise Violation("I1", f"the round Lease is ahead of the status: {record.number}")
+
+    @staticmethod
+    def _too_few_are_left(value: JobValue) -> bool:
+        """Whether so many members finished while the round drained that the next one waits for other pods."""
+        status = value.status
+        finished = {m.pod_uid for m in status.members() if m.succeeded}
+        left = sum(one.pod_uid not in finished for one in status.participants)
+        return bool(finished) and left < status.min_replicas
 
     def _same(self, uid: str, number: int, facts: tuple[Any, ...], what: str = "the status") -> None:
         known = self.rounds.get((uid, number))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from elasticjob.contract.fields import RecordError
 
@@ -10,6 +11,7 @@ _HOST = re.compile(r"[0-9A-Za-z_.:%-]+")
 _PORT = re.compile(r"[0-9]{1,5}")
 
 
+@lru_cache(maxsize=1024)
 def parse_endpoint(text: str) -> tuple[str, int]:
     """Split ``host:port`` (an IPv6 host in brackets). Raises RecordError."""
     host, separator, port = text.rpartition(":")
