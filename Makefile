@@ -38,7 +38,7 @@ test-slow: $(READY) controlplane ## the tests that make test leaves out: minutes
 test-guides: $(READY) controlplane ## the guides' scripts with the real libraries, which get an environment of their own (15 minutes; needs g++)
 	@$(BIN)/pytest tests/guides $(ARGS)
 
-test-kueue: $(READY) controlplane ## jobs in queues of the real Kueue (10 minutes; 15 more the first time, which builds it; ARGS="--operations 500" or "-m slow")
+test-kueue: $(READY) controlplane ## jobs in queues of the real Kueue (10 minutes; 15 more the first time, which builds it; DEVCLUSTER_KUEUE=v0.18.3 for another version; ARGS="--operations 500" or "-m slow")
 	@$(BIN)/pytest tests/kueue $(ARGS)
 
 test-gang: $(READY) controlplane ## jobs whose pods a scheduler places together, by PodGroups (10 minutes, 20 more the first time; DEVCLUSTER_KUBERNETES=1.37 for another version)
