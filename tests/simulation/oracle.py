@@ -200,7 +200,8 @@ class Oracle:
         r, spec, least = before.current_round, value.job.spec, value.status.min_replicas
         full = r.established_time is not None and r.members == spec.replicas
         fixed = spec.min_replicas is None and (full or not r.number)
-        if fixed and least != spec.replicas and least not in self.bases.get(value.job.uid, ()):
+        bases = {spec.sizes.floor(base) for base in self.bases.get(value.job.uid, ())}
+        if fixed and least != spec.replicas and least not in bases:
             raise Violation("I3", f"the minimum in force is {least}, not {spec.replicas}")
 
     def _gone(self, before: JobStatus) -> bool:

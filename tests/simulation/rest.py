@@ -211,6 +211,8 @@ def _check_what_is_possible(w: World) -> None:
         if running and not lost and 0 < len(there) < len(members):
             raise Violation("I11", f"{len(there)} of {len(members)} members train on; it says {said}")
         return
+    if training is not None and training.reason == "WaitingForFencing" and _nobody_can_say_so(w):
+        return
     joined = [a for a in w.running() if not a.hangs and _may_announce(w, a)]
     possible = spec.sizes.floor(min(spec.replicas, sum(not _was_replaced(w, a.name) for a in joined)))
     if possible >= status.min_replicas and (
@@ -248,6 +250,14 @@ def _stays(w: World, pod: str) -> bool:
 def _may_announce(w: World, agent: Agent) -> bool:
     """Whether its Lease is there and can be renewed. An agent without rights runs for as long as it waits."""
     return ("lease", agent.name) in w.api.items and not _fails_for_ever(w, "lease", agent.pod.slot)
+
+
+def _nobody_can_say_so(w: World) -> bool:
+    """Whether all members of the last round run in pods of others, which nobody ends for them, and cannot
+    write that they have stopped."""
+    members = {m.pod_uid for m in w.status.members()}
+    there = [agent for agent in w.running() if agent.uid in members]
+    return w.others and len(there) == len(members) and not any(_may_announce(w, agent) for agent in there)
 
 
 def _was_replaced(w: World, pod: str) -> bool:

@@ -28,7 +28,7 @@ from elasticjob.checkpoint.ranks import Ranks
 from elasticjob.checkpoint.records import File, Marker, Name, Token
 from elasticjob.checkpoint.shards import Reader, Writer, checksum
 from elasticjob.checkpoint.share import SharePlanner
-from elasticjob.checkpoint.state import check, entries
+from elasticjob.checkpoint.state import check, entries, load
 from elasticjob.checkpoint.storage import open_storage
 from elasticjob.checkpoint.trust import Planner
 from elasticjob.memory.decide import Candidate
@@ -328,9 +328,7 @@ class Checkpoints:
         planner = Planner(self._weights_only)
         try:
             self._ranks.together(
-                partial(
-                    dcp.load, state, storage_reader=reader, planner=planner, process_group=self._ranks.group
-                )
+                partial(load, state, storage_reader=reader, planner=planner, process_group=self._ranks.group)
             )
         except CheckpointException as error:
             if reader.untrusted is not None:

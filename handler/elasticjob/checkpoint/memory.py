@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import SavePlan
@@ -24,6 +23,7 @@ from elasticjob.checkpoint.memory_piece import Content, PieceError
 from elasticjob.checkpoint.ranks import Ranks
 from elasticjob.checkpoint.records import Name, Token
 from elasticjob.checkpoint.share import PlannedOnce, is_as_before
+from elasticjob.checkpoint.state import load
 from elasticjob.checkpoint.trust import Planner
 from elasticjob.contract.names import MEMORY_AGENT_ENV
 from elasticjob.memory import decide
@@ -248,7 +248,7 @@ class MemoryTier:
         try:
             self._ranks.together(
                 partial(
-                    dcp.load,
+                    load,
                     state,
                     storage_reader=MemoryReader(pieces, index),
                     planner=planner,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.stateful import Stateful
@@ -49,3 +50,11 @@ def entries(state: Mapping[str, Any]) -> dict[str, Any]:
     """The entries as DCP divides them. It would call ``state_dict`` itself, in the thread that writes, which
     has another current device."""
     return {key: value.state_dict() if isinstance(value, Stateful) else value for key, value in state.items()}
+
+
+def load(state: dict[str, Any], **options: Any) -> None:
+    """``dcp.load``, which with torch 2.4 puts a plain dictionary in the place of each entry with a
+    ``state_dict``: what is saved later would be that dictionary. Here such entries stay what they are."""
+    loaded = dict(state)
+    dcp.load(loaded, **options)
+    state.update({key: value for key, value in loaded.items() if not isinstance(state[key], Stateful)})

@@ -11,13 +11,14 @@ from elasticjob.rounds.state import Finding, MemberState, RoundState, RoundView
 from elasticjob.rounds.waits import RoundWait
 
 
-def take_established(view: RoundView) -> bool:
-    """Take note that the leader reports the round established. Returns whether that is new."""
+def take_established(view: RoundView, told: bool = False) -> bool:
+    """Take note that the leader reports the round established. Returns whether that is new. ``told``: other
+    members speak for a leader that cannot write, which they do only once all have met."""
     leader = view.state.leader
     if leader is None or view.state.established is not None:
         return False
     report = view.report_of(leader)
-    if report is None or not report.established:
+    if not told and (report is None or not report.established):
         return False
     view.set(established=view.wall, establish_failures=0, unarrived=(), ineligible_leaders=())
     return True
