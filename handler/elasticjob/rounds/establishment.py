@@ -11,14 +11,16 @@ from elasticjob.rounds.state import Finding, MemberState, RoundState, RoundView
 from elasticjob.rounds.waits import RoundWait
 
 
-def take_established(view: RoundView, told: bool = False) -> bool:
-    """Take note that the leader reports the round established. Returns whether that is new. ``told``: other
-    members speak for a leader that cannot write, which they do only once all have met."""
+def take_established(view: RoundView, spoken_for: bool = False) -> bool:
+    """Take note that the leader reports the round established. Returns whether that is new.
+
+    ``spoken_for``: the leader cannot write, and another member says so, which it does only after the barrier.
+    """
     leader = view.state.leader
     if leader is None or view.state.established is not None:
         return False
     report = view.report_of(leader)
-    if not told and (report is None or not report.established):
+    if not spoken_for and (report is None or not report.established):
         return False
     view.set(established=view.wall, establish_failures=0, unarrived=(), ineligible_leaders=())
     return True

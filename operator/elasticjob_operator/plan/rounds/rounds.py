@@ -154,7 +154,7 @@ def end_round(p: Pass, evidence: list[Evidence]) -> None:
 def watch_active(p: Pass) -> None:
     """A running round: has it been established, is a member lost?"""
     with kernel.round_view(p) as view:
-        established = take_established(view, told=0 in unheard.cut_off(p))
+        established = take_established(view, spoken_for=0 in unheard.cut_off(p))
     if established:
         _report_established(p)
     evidence = members.examine(p)
