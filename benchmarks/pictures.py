@@ -2,7 +2,7 @@
 
 `plot.png` has seconds over N on log axes, and where c10d ends instead of slowing down. `scale.png` and
 `scale-cost.png` have how long a rendezvous takes and what it costs. `breakdown.png` stacks the phases from a
-kill to the next step.
+kill to the next step. `rivals.png` has the steps of one training by several systems.
 """
 
 from __future__ import annotations
@@ -46,6 +46,10 @@ def draw(out: Path) -> None:
     plot_scale(Samples.read(RESULTS / "scale.json"), out / "scale.png")
     for name in ("breakdown", "breakdown-without-optimizer"):
         plot_breakdown(Breakdown.read(RESULTS / f"{name}.json"), out / f"{name}.png")
+    from benchmarks.rivals import report  # it draws with what this module has
+
+    facts, results = report.read(RESULTS)
+    report.plot(results, facts, out / "rivals.png")
 
 
 @contextlib.contextmanager
