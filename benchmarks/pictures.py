@@ -8,28 +8,22 @@ kill to the next step. `rivals.png` has the steps of one training by several sys
 from __future__ import annotations
 
 import argparse
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-from matplotlib import pyplot
 from matplotlib.patches import Rectangle
 
 from benchmarks import breakdown as phases
 from benchmarks.breakdown import OURS, PHASES, Bar, Breakdown
 from benchmarks.breakdown_table import title
+from benchmarks.drawing import C10D, K8S, picture
 from benchmarks.measures import JOIN_TIMEOUT_SECONDS
 from benchmarks.plan import JOIN, REJOIN, REPLACE, SHRINK
 from benchmarks.results import JOB_DIED, STANDBY, STORE_SHARING_OFF, TIMEOUT, Samples
+from benchmarks.rivals import report
 
 RESULTS = Path(__file__).parent / "results"
-K8S = "#326ce5"
-C10D = "#b0301c"
 
 
 def main() -> None:
@@ -46,21 +40,8 @@ def draw(out: Path) -> None:
     plot_scale(Samples.read(RESULTS / "scale.json"), out / "scale.png")
     for name in ("breakdown", "breakdown-without-optimizer"):
         plot_breakdown(Breakdown.read(RESULTS / f"{name}.json"), out / f"{name}.png")
-    from benchmarks.rivals import report  # it draws with what this module has
-
     facts, results = report.read(RESULTS)
     report.plot(results, facts, out / "rivals.png")
-
-
-@contextlib.contextmanager
-def picture(
-    path: Path, panels: Sequence[Sequence[str]], size: tuple[float, float], dpi: int = 130, **ratios: Any
-) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """A figure and its panels by name, written as PNG at the end; ``size`` is in inches."""
-    figure, axes = pyplot.subplot_mosaic([list(row) for row in panels], figsize=size, **ratios)
-    yield figure, axes
-    figure.savefig(path, dpi=dpi)
-    pyplot.close(figure)
 
 
 def over_pods(axes: Any, title: str, unit: str, sizes: Sequence[int]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import markdown
-from benchmarks.pictures import C10D, K8S, picture
+from benchmarks.drawing import C10D, K8S, picture
 from benchmarks.rivals.judging import Cost, Result
 from benchmarks.rivals.pods import RESTART_SECONDS
 from benchmarks.rivals.schedule import KINDS, schedule

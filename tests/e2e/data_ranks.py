@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import traceback
 from dataclasses import dataclass
 from multiprocessing.queues import Queue
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,8 +20,8 @@ from torch.utils.data import TensorDataset
 from elasticjob.checkpoint import Checkpoints, TrainState
 from elasticjob.data import GlobalBatch, GlobalBatches
 from tests.e2e import checkpoint_ranks
+from tests.guides.pages import program
 
-DATA_PAGE = Path(__file__).parent.parent.parent / "docs" / "use" / "data.md"
 IN_ORDER = "in order"
 """No wrapper: the page's ``backward_in_order``."""
 WRAPPERS = ("ddp", "fsdp") if checkpoint_ranks.HAS_FSDP2 else ("ddp",)
@@ -51,9 +49,8 @@ def wrapped(wrapper: str) -> nn.Module:
 
 def backward_in_order(model: nn.Module, step: GlobalBatch[Any]) -> tuple[list[int], float]:
     """As ``backward``, by the function that stands on the page."""
-    (text,) = re.findall(r"```python\n(def backward_in_order.*?)```", DATA_PAGE.read_text(), re.DOTALL)
     names: dict[str, Any] = {"torch": torch, "dist": dist}
-    exec(text, names)
+    exec(program("data.md", number=1), names)
     samples: list[int] = []
 
     def loss_of(model: nn.Module, micro_batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:

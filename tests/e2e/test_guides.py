@@ -10,23 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import checkpoint_ranks
+from tests.guides.pages import program
 
-USE = Path(__file__).parents[2] / "docs" / "use"
 DEADLINE_SECONDS = 600
 
 context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(["tests.e2e.checkpoint_ranks"])
-
-
-def program(page: str, *changes: tuple[str, str]) -> str:
-    """The first Python program of a page, with a few lines changed."""
-    found = re.search(r"```python\n(.*?)```", (USE / page).read_text(), re.DOTALL)
-    assert found is not None
-    text = found[1]
-    for old, new in changes:
-        assert text.count(old) == 1, f"{page} has {text.count(old)} times {old!r}"
-        text = text.replace(old, new)
-    return text
 
 
 def launch(path: Path, ranks: int, **environment: str) -> str:

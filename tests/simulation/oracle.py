@@ -246,9 +246,8 @@ class Oracle:
     def _too_few_are_left(value: JobValue) -> bool:
         """Whether so many members finished while the round drained that the next one waits for other pods."""
         status = value.status
-        finished = {m.pod_uid for m in status.members() if m.succeeded}
-        left = sum(one.pod_uid not in finished for one in status.participants)
-        return bool(finished) and left < status.min_replicas
+        finished = sum(m.succeeded for m in status.members())
+        return finished > 0 and len(status.participants) - finished < status.min_replicas
 
     def _same(self, uid: str, number: int, facts: tuple[Any, ...], what: str = "the status") -> None:
         known = self.rounds.get((uid, number))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +28,7 @@ from elasticjob_operator.plan.state.sized import sized
 from elasticjob_operator.plan.state.status import JobStatus
 from tests.asked import asked
 from tests.simulation.agent import Agent
-from tests.simulation.api import JOB_KEY, LIST_KEY, ROUND_KEY, Api, Item, Key
+from tests.simulation.api import JOB_KEY, LIST_KEY, ROUND_KEY, Api, Item, Key, Watch
 from tests.simulation.cluster import Cluster
 from tests.simulation.gang import GROUP_KEY, Gang
 from tests.simulation.ground import Behaviour
@@ -115,16 +115,10 @@ class World(Training):
             self.workload = Workload(kernel, self.api, self._wanted)
         self.operators: list[Operator] = []
         self.oracle.past.deafness = lambda: (
-            (name, *times)
-            for operator in self.operators
-            for name, watch in operator.watches.items()
-            for times in watch.dead_times
+            (name, *times) for name, watch in self._watches() for times in watch.dead_times
         )
         self.oracle.past.silence = lambda: (
-            times
-            for operator in self.operators
-            for watch in operator.watches.values()
-            for times in (*watch.dead_times, *watch.broken_times)
+            times for _, watch in self._watches() for times in (*watch.dead_times, *watch.broken_times)
         )
         self.start_operator()
 
@@ -296,6 +290,11 @@ class World(Training):
                 agent.uid, INFRASTRUCTURE
             )  # a watch of nodes that lags may still take it for gone
         return agent
+
+    def _watches(self) -> Iterator[tuple[str, Watch]]:
+        """Those of all operators that there were, by name."""
+        for operator in self.operators:
+            yield from operator.watches.items()
 
     def _places(self) -> float:
         slack = self.traits.places

@@ -145,7 +145,7 @@ def test_a_picture_names_what_people_know_and_has_no_empty_panel(
     comparison: Samples, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[Any] = []
-    monkeypatch.setattr("benchmarks.pictures.pyplot.close", drawn.append)
+    monkeypatch.setattr("benchmarks.drawing.pyplot.close", drawn.append)
     pictures.plot(comparison, tmp_path / "plot.png")
     (figure,) = drawn
     assert all(axes.has_data() and axes.get_visible() for axes in figure.axes)

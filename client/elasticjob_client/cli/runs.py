@@ -22,9 +22,9 @@ def run_of(jobs: Jobs, name: str, missing: ClientError) -> Run:
     try:
         found = [run for run in _found(jobs, jobs.namespace, name) if run.name == name]
     except Forbidden as error:
-        if isinstance(missing, Forbidden):
-            raise Forbidden(runs.hidden_too(str(missing), error.reason), runs.RIGHT) from None
-        raise Forbidden(runs.hidden(name, error.reason), runs.RIGHT) from None
+        both = isinstance(missing, Forbidden)
+        text = runs.hidden_too(str(missing), error.reason) if both else runs.hidden(name, error.reason)
+        raise Forbidden(text, runs.RIGHT) from None
     except ClientError:
         raise missing from None
     if found:
