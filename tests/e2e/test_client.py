@@ -138,7 +138,7 @@ def test_the_command_line_beside_a_job_that_loses_a_pod(
     print(told)
     assert f"{lost} (group rank 1) was lost: its container ended with SIGKILL" in told
     assert f"First to fail: {lost} (group rank 1)" in told
-    assert "It is charged to the account infrastructure: 1 used, no limit." in told
+    assert "It is counted under infrastructure: 1 restart, no limit." in told
     reasons = [event["reason"] for event in said(job, "events", job.name)["items"]]
     assert reasons.index("RoundBroken") > reasons.index("RoundEstablished")
     assert f"The end of {lost}'s log:" in told

@@ -138,9 +138,9 @@ def cost(job: ElasticJob, number: int, killed: Sequence[Pod]) -> Cost:
     else:
         lines.append("Steps are not reported: elasticjob.report_progress(step) would tell what was redone.")
     lines.append(
-        f"Charged to the account {ended.end.account} ({ended.end.cause})."
+        f"Counted under {ended.end.account} ({ended.end.cause})."
         if ended.end.account
-        else "Not charged."
+        else "Not counted."
     )
     return Cost(
         name=job.name,

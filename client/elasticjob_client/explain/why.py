@@ -137,9 +137,9 @@ def _end(job: ElasticJob, ended: Round | None, now: datetime) -> list[str]:
     if end.rule_name:
         lines.append(f"The failure rule {end.rule_name} decided.")
     if account and end.cause not in _PLANNED:
-        lines.append(f"It is charged to the account {account.name}{_used(account)}.")
+        lines.append(f"It is counted under {account.name}{_used(account)}.")
     elif end.cause not in _PLANNED:
-        lines.append("It is not charged.")
+        lines.append("It is not counted.")
     return lines
 
 
@@ -150,9 +150,10 @@ def _used(account: Account) -> str:
         return ", which allows no restart"
     if allowed is not None and account.used > allowed:
         over = "one" if account.used == allowed + 1 else str(account.used - allowed)
-        return f": {account.used} used{within}, {over} more than the {allowed} that it allows"
-    limit = f" of {allowed}" if allowed is not None else ""
-    return f": {account.used}{limit} used{within}" + ("" if limit else ", no limit")
+        return f": {counted(account.used, 'restart')}{within}, {over} more than the {allowed} allowed"
+    if allowed is None:
+        return f": {counted(account.used, 'restart')}{within}, no limit"
+    return f": {account.used} of {counted(allowed, 'restart')}{within}"
 
 
 def _first(

@@ -86,7 +86,7 @@ def test_the_cost_is_told() -> None:
         "Round 2: 2 members (before: 2) had met after 85 ms.",
         "The first step came after 4.1 s.",
         "50 steps were trained again.",
-        "Charged to the account infrastructure (PodLost).",
+        "Counted under infrastructure (PodLost).",
     ]
     assert (found.killed, found.steps_redone) == (["mnist-1-0"], 50)
 

@@ -65,7 +65,7 @@ def test_a_failure_is_told_from_its_round_to_what_it_cost() -> None:
     found = why(after_a_loss(), PODS, ["Traceback", "boom"], NOW)
     assert found.sentences == [
         f"Round 1 ended 2m ago (PodLost, noticed after 1.0 s): {LOST}",
-        "It is charged to the account infrastructure: 1 used, no limit.",
+        "It is counted under infrastructure: 1 restart, no limit.",
         "First to fail: mnist-1-0 (group rank 1) on node b: exit code 137, SIGKILL.",
         "Round 2 followed with 2 members; all had met after 85 ms, the first step came after 4.1 s; "
         "50 steps were trained again.",

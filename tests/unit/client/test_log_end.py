@@ -156,9 +156,9 @@ def test_status_gives_the_advice_once(server: Server, run: Run) -> None:
 @pytest.mark.parametrize(
     ("used", "allowed", "said"),
     [
-        (1, 0, "the account application, which allows no restart"),
-        (6, 5, "the account application: 6 used, one more than the 5 that it allows"),
-        (2, 5, "the account application: 2 of 5 used"),
+        (1, 0, "application, which allows no restart"),
+        (6, 5, "application: 6 restarts, one more than the 5 allowed"),
+        (2, 5, "application: 2 of 5 restarts"),
     ],
 )
 def test_a_limit_that_is_passed_is_told_in_words(
@@ -168,4 +168,4 @@ def test_a_limit_that_is_passed_is_told_in_words(
     found["status"]["roundHistory"][1]["end"]["account"] = "application"
     found["status"]["accounts"] = [{"name": "application", "used": used, "maxRestarts": allowed}]
     server.put(found)
-    assert f"It is charged to {said}." in run("why", "mnist").stdout
+    assert f"It is counted under {said}." in run("why", "mnist").stdout
