@@ -264,6 +264,7 @@ RULES = {
     ),
     "P2 a record that was set back is set forward": Rule("elasticjob.peers.seat.Seat._behind", gives(False)),
     "P3 a member is known to have left": Rule("elasticjob.peers.forming.has_left", gives(True)),
+    "P3 the ports of silent members are tried": Rule("elasticjob.peers.plan.quiet_members", gives([])),
     "P4 a second look before silence counts": Rule("elasticjob.peers.seat.Seat._deaf", hasty),
     "P5 patience ends": Rule("elasticjob.peers.election.patience", gives(float("inf"))),
     "P6 silence is counted by one clock": Rule("elasticjob.peers.plan._hear", around=silent_since_the_start),

@@ -21,6 +21,8 @@ USER = ("wipe", "lease", "garbage")
 SET_BACK, HANGS, WAITING_HANGS = 0.03, 0.03, 0.2
 """How often: at a strike, at a round's beginning, and then for each pod of another run. Drawn apart, so that
 the other faults of a seed are as they were."""
+COPIED, BAD_PATH = 0.04, 0.04
+"""How often at a strike. Drawn apart, too."""
 
 
 class Faults:
@@ -29,6 +31,7 @@ class Faults:
     def __init__(self, history: History, seed: int) -> None:
         self._history = history
         self._apart = random.Random(f"apart {seed}")
+        self._further = random.Random(f"further {seed}")
         self._earlier: dict[str, Stored] = {}
         """Round Leases in which a round began, by the run."""
         self._kernel, self._api, self._truth = history.kernel, history.api, history.truth
@@ -38,6 +41,10 @@ class Faults:
         """One fault, drawn."""
         rng = self._kernel.rng
         if self._apart.random() < SET_BACK and self._set_back():
+            return
+        if self._further.random() < COPIED and self._copy():
+            return
+        if self._further.random() < BAD_PATH and self._bad_path():
             return
         kinds: list[tuple[Callable[[str], None], tuple[str, ...]]] = [
             (self._pod, POD),
@@ -159,6 +166,21 @@ class Faults:
             self._history.split(one, other)
             self._kernel.after(self._while(), self._history.mend, one, other)
 
+    def _bad_path(self) -> bool:
+        """One pod reaches the API server and no other pod, for minutes. Returns whether there is one."""
+        names = sorted(self._history.living())
+        if len(names) < 2:
+            return False
+        one = self._further.choice(names)
+        seconds = self._further.uniform(60.0, 400.0)
+        self._kernel.say(f"bad     the path of {one}, for {seconds:.0f} s")
+        for other in names:
+            self._truth.disturb(other)
+            if other != one:
+                self._history.split(one, other)
+                self._kernel.after(seconds, self._history.mend, one, other)
+        return True
+
     def _amnesia(self) -> None:
         """One that is out of the round, or its first to fail, hears nothing while the others begin another;
         then they are cut off, and the round Lease is deleted."""
@@ -204,6 +226,18 @@ class Faults:
         kernel.say(f"next    {history.run.id}")
         for slot in range(before.maximum):
             history.start(f"next-{slot}", slot)
+
+    def _copy(self) -> bool:
+        """A user copies a participant's Lease under another name. Returns whether there was one."""
+        names = [name for name in sorted(self._history.living()) if name in self._api.leases]
+        if not names:
+            return False
+        name, copy = self._further.choice(names), f"copy-{next(self._history.ids)}"
+        self._kernel.say(f"copy    {name} as {copy}")
+        self._api.apply(
+            copy, self._api.leases[name].annotations, holder=self._further.choice([copy, "", "a b"])
+        )
+        return True
 
     # -- the API server and its users ----------------------------------------------------------------------
 

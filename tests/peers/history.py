@@ -4,6 +4,7 @@ end."""
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,6 +14,7 @@ from unittest import mock
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.participant_record import AnnouncedState
 from elasticjob.contract.record import Record
+from elasticjob.peers.kept_out import seconds
 from elasticjob.peers.run import Run, round_lease
 from elasticjob.peers.settled import Settled
 from tests.peers.api import Api
@@ -72,6 +74,7 @@ class History:
         self.run = Run("run", "run-1", minimum, rng.randint(minimum, count))
         for slot in range(count):
             self.start(f"pod-{slot}", slot)
+        self._further = random.Random(f"peace {seed}")
         self.faults = Faults(self, seed)
         self._check()
 
@@ -182,7 +185,7 @@ class History:
             self.faults.strike()
             kernel.run(kernel.between(0.0, 5.0) if rng.random() < 0.4 else kernel.between(5.0, 40.0))
         self._make_peace()
-        self._rest(PEACE_SECONDS, STEADY_SECONDS, self._not_training)
+        self._rest(self._patience(), STEADY_SECONDS, self._not_training)
         if wrong := self._not_training():
             raise Violation("I6", wrong)
         if rng.random() < 0.5:
@@ -193,6 +196,13 @@ class History:
                 raise Violation("end", wrong)
         return self
 
+    def _patience(self) -> float:
+        """How long those that live may take to train together: longer if one is kept out of rounds, and if
+        members that have died at once are first missed by their renewals."""
+        newest = self.newest()
+        kept = [seconds(one) for one in newest.kept_out] if newest is not None else []
+        return PEACE_SECONDS + 2 * max(kept, default=0.0)
+
     def _rest(self, longest: float, steady: float, wrong: Callable[[], str]) -> None:
         """Let time pass until nothing has been wrong for ``steady`` seconds, or for ``longest``."""
         kernel = self.kernel
@@ -202,19 +212,22 @@ class History:
             since = kernel.now if wrong() else since
 
     def _make_peace(self) -> None:
-        """No more faults; what stays of ended pods, and pods of an earlier run, are deleted, as an admin
-        would."""
+        """No more faults. Pods of an earlier run are deleted. So is what stays of ended pods in half of the
+        histories, as an admin would."""
         self.kernel.say("peace")
         self.peaceful = True
         self.api.away, self.api.lossy, self.api.lag = False, 0.0, 1.0
         self.api.cut_off.clear()
         self.splits.clear()
         self._wake()
+        tidy = self._further.random() < 0.5
+        for name in [name for name in self.api.leases if name.startswith("copy-")]:
+            self.api.delete(name)
         for name, pod in list(self.pods.items()):
             pod.process.thaw()
             if pod.process.run.id != self.run.id:
                 self.end_if_lives(name)
-            if pod.ended is not None and not pod.deleted:
+            if pod.ended is not None and not pod.deleted and (tidy or pod.process.run.id != self.run.id):
                 self.remove(name)
 
     def _knows(self, settled: Settled) -> bool:
@@ -225,6 +238,8 @@ class History:
 
     def ails(self, name: str) -> bool:
         """Whether it is frozen, cut off from the API server or from another pod, or hears nothing of it."""
+        if name not in self.pods:
+            return True  # a copied Lease: nobody will come
         process = self.pods[name].process
         deaf = any(watch.stuck and watch.host is process for watch in self.api.watches)
         return (
@@ -284,6 +299,9 @@ class History:
             self._calm = now
         if any(pod.process.run.id != self.run.id for pod in self.pods.values() if not pod.deleted):
             self._calm = now
+        copies = [s for name, s in api.leases.items() if name.startswith("copy-")]
+        if any(s.annotations.get("run") != self.run.id for s in copies):
+            self._calm = now  # a pod of the run before seems to wait
         newest = self.newest()
         stuck = {w.host for w in api.watches if w.stuck}
         for process in self._alive():

@@ -21,6 +21,7 @@ MUTATIONS = [
     Mutation(("P2", "P3", "I4"), "P2 the first number is left out where there were rounds"),
     Mutation(("P2", "P3", "I4"), "P2 a record that was set back is set forward", 1384),
     Mutation(("P3",), "P3 a member is known to have left"),
+    Mutation(("I6",), "P3 the ports of silent members are tried"),
     Mutation(("P4",), "P4 a second look before silence counts", 0, 600),
     Mutation(("P5",), "P5 patience ends"),
     Mutation(("P6",), "P6 silence is counted by one clock", 600),

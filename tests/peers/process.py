@@ -9,11 +9,13 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from elasticjob.api.errors import ApiError, Conflict, NotFound
-from elasticjob.contract.fields import RecordError
+from elasticjob.contract.fields import MAX_ID, RecordError
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob.contract.reports import FailureReport, RoundReport
 from elasticjob.contract.round_record import RoundRecord
+from elasticjob.contract.text import is_token
+from elasticjob.coordination.directory import changed_at
 from elasticjob.core.participant import AnnounceAgain, Enter, Membership, Participant, Stop
 from elasticjob.peers.round_lease import Done, Identity, ListAgain, Read, Rest, Step, TryPort, Write
 from elasticjob.peers.run import Run
@@ -60,6 +62,7 @@ class Process(Host):
         self._want: dict[str, str] = {"run": run.id, "slot": str(slot)}
         self._dirty = False
         self._known: dict[str, Known] | None = None
+        self._before: tuple[dict[str, Known], float] = ({}, 0.0)
         self._list: Watch | None = None
         self._refused: dict[str, str] = {}
         self._fails = False
@@ -259,16 +262,22 @@ class Process(Host):
     def _listed(self, what: list[Stored] | Stored) -> None:
         now = self.kernel.now
         if isinstance(what, list):
-            before = self._known or {}
-            self._known = {
-                s.name: before[s.name] if s.name in before and before[s.name].stored == s else Known(s, now)
-                for s in what
-            }
+            self._known = {s.name: self._known_as(s, now) for s in what}
+            self._before = ({}, 0.0)
         elif self._known is not None and what.deleted:
             self._known.pop(what.name, None)
         elif self._known is not None:
             self._known[what.name] = Known(what, now, alive=True)
         self._peers.wake()
+
+    def _known_as(self, stored: Stored, now: float) -> Known:
+        """As ``Directory`` has what a list shows."""
+        known, (before, given_up) = (self._known or {}).get(stored.name), self._before
+        if known is not None and known.stored == stored:
+            return known
+        if stored.name in before and before[stored.name].stored == stored:
+            return Known(stored, changed_at(before[stored.name].at, given_up, now))
+        return Known(stored, now)
 
     def _coordinate(self) -> Script:
         while True:
@@ -277,6 +286,7 @@ class Process(Host):
             elif not self.seat.needs_sight and self._list is not None:
                 self._list.close()
                 self._list = self._known = None
+                self._before = ({}, 0.0)
             holder = self.seat.deputy_of if self.history.deputies else None
             if holder is not None and self.history.pod_ended(holder.uid, self.kernel.now):
                 self.seat.hear_ended(holder.pod, holder.uid)
@@ -305,6 +315,8 @@ class Process(Host):
             elif isinstance(step, ListAgain):
                 if self._list is not None:
                     self._list.close()
+                if self._known is not None:
+                    self._before = (self._known, kernel.now)
                 self._known = None
                 self._list = Watch(self.api, self, "", self._listed)
             elif isinstance(step, TryPort):
@@ -376,6 +388,7 @@ class Process(Host):
                     p.failure,
                     None,
                     now - known.at,
+                    known.alive,
                 )
         refused = {
             p.key: "its port refuses" for p in peers.values() if self._refused.get(p.key) == p.record.endpoint
@@ -414,6 +427,8 @@ def _endpoint(annotations: Mapping[str, str]) -> str:
 
 def _peer(stored: Stored) -> Peer:
     a = stored.annotations
+    if not is_token(stored.holder, MAX_ID):
+        raise RecordError("its holder is no UID")
     report, unreadable = None, False
     try:
         report = RoundReport.parse(a["report"]) if "report" in a else None

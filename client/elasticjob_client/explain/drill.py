@@ -138,9 +138,7 @@ def cost(job: ElasticJob, number: int, killed: Sequence[Pod]) -> Cost:
     else:
         lines.append("Steps are not reported: elasticjob.report_progress(step) would tell what was redone.")
     lines.append(
-        f"Counted under {ended.end.account} ({ended.end.cause})."
-        if ended.end.account
-        else "Not counted."
+        f"Counted under {ended.end.account} ({ended.end.cause})." if ended.end.account else "Not counted."
     )
     return Cost(
         name=job.name,

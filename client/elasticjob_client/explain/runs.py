@@ -66,6 +66,12 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     unreadable: str = ""
 
     @property
+    def standstill(self) -> str:
+        """Why a round that should run waits for a person; "" if it does not."""
+        running = self.settled is not None and self.settled.state.active
+        return self.record.waiting_message if running and self.record is not None else ""
+
+    @property
     def state(self) -> str:
         """The reason that the condition Training of an ElasticJob would have."""
         if self.settled is None:
@@ -74,6 +80,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
             return self.settled.outcome
         if not self.settled.state.active:
             return "FormingRound"
+        if self.standstill:
+            return "WaitingForFencing"
         return "Training" if self.settled.state.established else "Establishing"
 
 
@@ -166,7 +174,9 @@ def why(run: Run) -> Story:
             sentences.append(f"Round {r.number} ended ({r.cause}): {settled.message}")
         if settled.early_ends > 1:
             sentences.append(f"{settled.early_ends} rounds in a row ended early, without progress.")
-        if run.record is not None and run.record.waiting_message and not settled.closed:
+        if run.standstill:
+            sentences.append(f"It waits: {run.standstill}")
+        elif run.record is not None and run.record.waiting_message and not settled.closed:
             sentences.append(f"The next round waits: {run.record.waiting_message}")
     return Story(
         name=run.name,
@@ -207,6 +217,8 @@ def _message(run: Run) -> str:
     r = settled.state
     coordinator = run.lease.holder.partition("_")[0]
     led = f", coordinator {coordinator}" if coordinator else ", without a coordinator"
+    if run.standstill:
+        return run.standstill
     if r.active and r.leader is not None:
         return f"round {r.number} with {counted(len(r.members), 'member')}, leader {r.leader.name}{led}"
     return record.waiting_message or f"{counted(len(run.peers), 'pod')} there{led}"

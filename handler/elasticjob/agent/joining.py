@@ -164,7 +164,10 @@ class Joining:
                     what = messages.unreported(failure) if failure is not None else ""
                     raise RendezvousStateError(what + text(parts.settings, last_error, seconds))
         latest = parts.core.latest
-        if limit.is_over(time.monotonic(), latest is not None and latest.phase in RUNNING):
+        stands_by = latest is not None and latest.phase in RUNNING
+        if stands_by and latest is not None and parts.settings.peers and latest.waiting_message:
+            stands_by = False  # a round of which no member is heard is none to stand by for
+        if limit.is_over(time.monotonic(), stands_by):
             raise RendezvousTimeoutError(f"no round within {limit.limit:.0f} s; {self._waiting_text(0.0)}")
 
     def _forbidden_limit(self, thread: RoundSource | LeaseWriter) -> float:

@@ -18,6 +18,8 @@ from elasticjob.core.pauses import exponential
 logger = logging.getLogger(__name__)
 
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.2, 5.0
+RENEWS_SECONDS = 3.0
+"""How much later one counts as silent that a new list shows unchanged: its write may be on its way."""
 ASK_SECONDS = 2.0
 """After how long without a list a watch is given up once more."""
 Follow = Callable[[HttpListApi], Iterator[list[Mapping[str, Any]] | Change | None]]
@@ -31,6 +33,13 @@ class Seen:
     body: Mapping[str, Any]
     at: float
     alive: bool = False
+
+
+def changed_at(before: float, given_up: float, now: float) -> float:
+    """The monotonic second from which an object counts as unchanged that a list shows at ``now`` as it was
+    seen to change ``before`` the watch was given up. The time without a watch does not count: the API server
+    may have been away."""
+    return min(now, before + (now - given_up) + RENEWS_SECONDS)
 
 
 class Directory:
@@ -48,6 +57,8 @@ class Directory:
         self._api, self._follow, self._what, self._notify = api, follow, what, notify
         self._lock = threading.Lock()
         self._objects: dict[str, Seen] | None = None
+        self._before: tuple[dict[str, Seen], float] = ({}, 0.0)
+        """The objects when the watch was given up, and when that was."""
         self._deleted: dict[str, str] = {}
         self._asked = 0.0
         self._stopped = threading.Event()
@@ -67,9 +78,12 @@ class Directory:
 
     def list_again(self) -> None:
         """Give the watch up: until the objects are listed again they are not known."""
+        now = time.monotonic()
         with self._lock:
+            if self._objects is not None:
+                self._before = (self._objects, now)
             self._objects = None
-        self._asked = time.monotonic()
+        self._asked = now
         self._api.reopen_watch()
 
     def objects(self) -> dict[str, Seen] | None:
@@ -123,12 +137,9 @@ class Directory:
         now = time.monotonic()
         with self._lock:
             if isinstance(item, list):
-                before = self._objects or {}
                 self._asked = 0.0
-                self._objects = {
-                    _name(body): before[_name(body)] if _same(before, body) else Seen(body, now)
-                    for body in item
-                }
+                self._objects = {_name(body): self._listed(body, now) for body in item}
+                self._before = ({}, 0.0)
                 return
             name = _name(item.body)
             if self._objects is None:
@@ -139,13 +150,23 @@ class Directory:
             else:
                 self._objects[name] = Seen(item.body, now, alive=True)
 
+    def _listed(self, body: Mapping[str, Any], now: float) -> Seen:
+        """What a list shows. An orderly end of a watch is no gap."""
+        name = _name(body)
+        if self._objects is not None and _same(self._objects, body):
+            return self._objects[name]
+        before, given_up = self._before
+        if _same(before, body):
+            return Seen(body, changed_at(before[name].at, given_up, now))
+        return Seen(body, now)
+
 
 def _name(body: Mapping[str, Any]) -> str:
     return str(body["metadata"]["name"])
 
 
 def _same(before: Mapping[str, Seen], body: Mapping[str, Any]) -> bool:
-    """Whether a list has the object as it was seen before: an orderly end of a watch is no gap."""
+    """Whether a list has the object as it was seen before."""
     seen = before.get(_name(body))
     return seen is not None and seen.body["metadata"].get("resourceVersion") == body["metadata"].get(
         "resourceVersion"

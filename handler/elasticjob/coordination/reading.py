@@ -12,9 +12,10 @@ from typing import Any
 
 from elasticjob.api.leases import Lease, read_lease
 from elasticjob.contract import names
-from elasticjob.contract.fields import RecordError
+from elasticjob.contract.fields import MAX_ID, RecordError
 from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob.contract.reports import FailureReport, ProgressReport, RoundReport
+from elasticjob.contract.text import is_token
 from elasticjob.coordination.directory import Seen
 from elasticjob.peers.records import PeerRecord
 from elasticjob.peers.round_lease import RoundLease
@@ -115,7 +116,7 @@ class LeaseReader:
                 one = self._read_one(seen.body)
             self._read[name] = one
             if one.peer is not None:
-                peers[name] = replace(one.peer, silent=now - seen.at)
+                peers[name] = replace(one.peer, silent=now - seen.at, alive=seen.alive)
             elif one.other:
                 others[name], runs[name] = one.other, one.run
             else:
@@ -138,6 +139,8 @@ class LeaseReader:
 def _read_peer(lease: Lease, slot: int | None) -> Peer:
     """Raises RecordError if the announcement can't be read. A report that can't is left out."""
     a = lease.annotations
+    if not is_token(lease.holder, MAX_ID):
+        raise RecordError(f"its holder is {lease.holder[:80]!r}, expected the pod's UID")
     report, unreadable = None, False
     try:
         report = RoundReport.parse(a[names.REPORT_ANNOTATION]) if names.REPORT_ANNOTATION in a else None

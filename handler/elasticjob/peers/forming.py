@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from elasticjob.contract.participant_record import AnnouncedState
 from elasticjob.contract.text import listed
+from elasticjob.peers import kept_out
 from elasticjob.peers.pacing import pause_seconds
 from elasticjob.peers.settled import FORMING_RENEW, RUNNING_RENEW, Settled
 from elasticjob.peers.sight import Peer, Sight
@@ -57,12 +58,22 @@ def joined(settled: Settled, view: RoundView, sight: Sight) -> dict[str, Peer]:
         if peer.silent < patience:
             found[name] = peer
             view.waits.wake(patience - peer.silent)
-    return found
+    return _with_ids_of_their_own(found)
+
+
+def _with_ids_of_their_own(found: Mapping[str, Peer]) -> dict[str, Peer]:
+    """Without those that have the id of another: a Lease was copied, and no record may have an id twice. The
+    one that was renewed last is that of the participant."""
+    owner: dict[str, str] = {}
+    for name, peer in sorted(found.items(), key=lambda one: (one[1].silent, one[0])):
+        owner.setdefault(peer.record.id, name)
+    return {name: peer for name, peer in found.items() if owner[peer.record.id] == name}
 
 
 def form_round(settled: Settled, view: RoundView, sight: Sight) -> Formed:
     """The next round, or why there is none yet."""
     judge(view, known=True)
+    settled = kept_out.take_lost(settled, view, sight)
     pause = view.waits.left(PeerWait.PAUSE, view.state.number, pause_seconds(settled.early_ends))
     expected, _ = expect_members(view)
     if any(m.state == MemberState.SUCCEEDED for m in view.state.members):
@@ -72,10 +83,11 @@ def form_round(settled: Settled, view: RoundView, sight: Sight) -> Formed:
     doubt = _possible_members(settled, view, sight)
     if doubt:
         return Formed(waiting=_doubt(doubt, sight), probes=_probes(doubt, sight, view))
-    fresh = joined(settled, view, sight)
-    expected += _others(settled, view, sight, fresh)
+    there = joined(settled, view, sight)
+    fresh = kept_out.without(settled, there)
+    expected += _others(settled, view, sight, there)
     decision = form(view, _candidates(view.state, fresh), expected, settled.minimum, settled.maximum)
-    probes = _probes([m.name for m in view.state.members if m.name not in fresh], sight, view)
+    probes = _probes([m.name for m in view.state.members if m.name not in there], sight, view)
     if not isinstance(decision, FormRound):
         return Formed(waiting=decision.sentence, probes=probes)
     held = _held(settled, view, sight, pause)
@@ -83,6 +95,7 @@ def form_round(settled: Settled, view: RoundView, sight: Sight) -> Formed:
         return Formed(waiting=held, probes=probes)
     chosen = [Member(c.id, c.name, fresh[c.name].key, rank) for rank, c in enumerate(decision.members)]
     state = published(view.state, chosen, sight.nonce, sight.wall)
+    state = replace(state, unarrived=kept_out.suspects(settled, state))
     endpoint = fresh[chosen[0].name].record.endpoint
     return Formed(replace(settled, state=state, endpoint=endpoint, unsure=False))
 

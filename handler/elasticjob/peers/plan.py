@@ -14,10 +14,12 @@ from elasticjob.contract.participant_record import AnnouncedState
 from elasticjob.contract.reports import FailureReport
 from elasticjob.contract.round_record import Outcome, Phase
 from elasticjob.contract.text import listed
+from elasticjob.peers import kept_out
 from elasticjob.peers.forming import form_round, joined
 from elasticjob.peers.pacing import MOST_EARLY_ENDS, early_ends
 from elasticjob.peers.settled import Settled, leave_out
 from elasticjob.peers.sight import Peer, Sight
+from elasticjob.peers.silence import quiet_members, standstill
 from elasticjob.peers.waiting import PeerWait
 from elasticjob.rounds.causes import PLANNED, Cause, better
 from elasticjob.rounds.establishment import take_established
@@ -53,7 +55,11 @@ def look(settled: Settled, sight: Sight, waits: Waits) -> Decision:
     view.set_members({m.id: _seen(m, view.state.number, sight) for m in view.state.members})
     if view.state.active:
         after = _watch(settled, view, sight)
-        return Decision(after, unheard=frozenset(view.judged_unheard))
+        unheard = frozenset(view.judged_unheard)
+        if not after.state.active:
+            return Decision(after, unheard=unheard)
+        quiet = quiet_members(view, sight)
+        return Decision(after, standstill(view, quiet), unheard, {p.key: p.record.endpoint for p in quiet})
     formed = form_round(settled, view, sight)
     unheard = frozenset(view.judged_unheard)
     if formed.failed:
@@ -69,7 +75,7 @@ def _hear(settled: Settled, sight: Sight, member: Member) -> Heard | None:
     if peer is None:
         return Heard(unreadable=True) if sight.is_there(member.name, member.key) else None
     ours = peer.report is not None and peer.report.nonce == settled.state.nonce
-    return Heard(peer.report if ours else None, peer.unreadable_report, peer.silent)
+    return Heard(peer.report if ours else None, peer.unreadable_report, peer.silent, peer.alive)
 
 
 def _seen(member: Member, number: int, sight: Sight) -> Member:
@@ -106,15 +112,19 @@ def _lost(member: Member, why: str) -> Member:
 
 def _watch(settled: Settled, view: RoundView, sight: Sight) -> Settled:
     """A round that runs: it is over if something speaks against it, or if it can grow."""
-    take_established(view)
+    if take_established(view):
+        settled = kept_out.take_established(settled, view.state)
     if view.state.members and all(m.state == MemberState.SUCCEEDED for m in view.state.members):
         return _closed(settled, view, Outcome.COMPLETE, "all members have succeeded")
     found = judge(view, any(m.state in DEPARTED for m in view.state.members))
     found += _hang(view) + _departures(view, sight)
     if found:
         return _over(settled, view, sight, found)
-    growth = _growth(settled, view, sight)
-    return _over(settled, view, sight, [growth]) if growth else replace(settled, state=view.state)
+    new = _newcomers(settled, view, sight)
+    if not new:
+        return replace(settled, state=view.state)
+    settled = kept_out.let_in(settled, {sight.peers[name].key for name in new})
+    return _over(settled, view, sight, [Finding(Cause.SCALED_UP, f"{listed(new)} joined")])
 
 
 def _hang(view: RoundView) -> list[Finding]:
@@ -160,19 +170,17 @@ def _failure(peer: Peer | None, number: int) -> FailureReport | None:
     )
 
 
-def _growth(settled: Settled, view: RoundView, sight: Sight) -> Finding | None:
-    """A round below its maximum ends for newcomers, once it is established: the next can begin at once
-    (I10)."""
+def _newcomers(settled: Settled, view: RoundView, sight: Sight) -> list[str]:
+    """The names of those for which a round below its maximum ends now, once it is established: the next can
+    begin at once (I10)."""
     room = settled.maximum - len(view.state.members)
     if view.state.established is None or room <= 0 or _succeeded(view):
-        return None
-    new = sorted(joined(settled, view, sight))
-    if not new:
-        return None
+        return []
+    new = kept_out.newcomers(settled, view, joined(settled, view, sight))
     limit = 0.0 if len(new) >= room else GROWTH_SECONDS
-    if view.waits.left(PeerWait.GROWTH, view.state.number, limit) > 0:
-        return None
-    return Finding(Cause.SCALED_UP, f"{listed(new)} joined")
+    if not new or view.waits.left(PeerWait.GROWTH, view.state.number, limit) > 0:
+        return []
+    return new
 
 
 def _succeeded(view: RoundView) -> bool:
@@ -186,6 +194,7 @@ def _over(settled: Settled, view: RoundView, sight: Sight, found: list[Finding])
         best = one if better(one.cause, best.cause) else best
     if _succeeded(view):
         return _closed(settled, view, Outcome.FAILED, f"{best.message}, after others had succeeded")
+    settled = kept_out.take_lost(settled, view, sight)
     step = _step(view, sight)
     early = early_ends(settled.early_ends, best.cause in PLANNED, sight.round_age, step, settled.best_step)
     settled = replace(settled, early_ends=early, best_step=max(settled.best_step, step), message=best.message)

@@ -36,6 +36,16 @@ class PeerRecord(Record, what="peer record"):
     """Its ``--nnodes``. Those of the first coordinator count."""
 
 
+@dataclass(frozen=True)
+class KeptOut:
+    """The pod with this UID could not reach its round, for the ``times``-th time in a row. ``due``: it may be
+    in the next one."""
+
+    key: str
+    times: int = 1
+    due: bool = False
+
+
 def _rows(found: Fields, key: str, longest: tuple[int, ...], most: int) -> list[tuple[str, ...]]:
     """A list of lists of printable words, of at most these lengths."""
     value: Any = found.fields.get(key, [])
@@ -79,6 +89,13 @@ def _read_former(found: Fields, key: str, _: object) -> tuple[tuple[str, str], .
     return tuple((run, outcome) for run, outcome in _rows(found, key, (MAX_ID, MAX_STATE), MOST_FORMER))
 
 
+def _read_kept_out(found: Fields, key: str, _: object) -> tuple[KeptOut, ...]:
+    rows = _rows(found, key, (MAX_ID, 4, 4), MAX_PEERS)
+    if any(not times.isdecimal() or due not in ("due", "out") for _, times, due in rows):
+        raise RecordError(f"{found.what}: {key} is not a list of UIDs, each with a number and due or out")
+    return tuple(KeptOut(pod, int(times), due == "due") for pod, times, due in rows)
+
+
 def _read_optional_time(found: Fields, key: str, _: object) -> datetime | None:
     text = found.string(key, "")
     return read_time(found, key, text) if text else None
@@ -88,6 +105,11 @@ _MEMBERS = Codec(_read_members, lambda members: [[m.id, m.name, m.key, m.state] 
 _REPORTS = Codec(_read_reports, lambda reports: [[r.name, r.time.isoformat()] for r in reports], omitted=True)
 _NAMES = Codec(_read_names, lambda names: [[name] for name in names], omitted=True)
 _FORMER = Codec(_read_former, lambda runs: [list(run) for run in runs], omitted=True)
+_KEPT_OUT = Codec(
+    _read_kept_out,
+    lambda kept: [[one.key, str(min(one.times, 9999)), "due" if one.due else "out"] for one in kept],
+    omitted=True,
+)
 _TIME = Codec(_read_optional_time, lambda time: time.isoformat() if time else "", omitted=True)
 
 
@@ -114,5 +136,7 @@ class RunState(Record, what="run state", most_bytes=MAX_STATE_BYTES):
     """The highest step that a round has reported."""
     unsure: Annotated[bool, omitted(FLAG)] = False
     """The Lease was made again by a participant that may not have seen its last record."""
+    kept_out: Annotated[tuple[KeptOut, ...], _KEPT_OUT] = ()
+    """Pods that could not reach their round, while the others can do without them."""
     former: Annotated[tuple[tuple[str, str], ...], _FORMER] = ()
     """The last runs of this name that were closed, oldest first: id and outcome."""

@@ -40,6 +40,7 @@ from elasticjob.peers.settled import (
     number_of,
 )
 from elasticjob.peers.sight import Sight
+from elasticjob.peers.silence import confirmed
 from elasticjob.rounds.waits import WaitKey, Waits
 
 LONGEST_REST = 5.0
@@ -98,6 +99,7 @@ class Seat:
         """The state of the round Lease for which the participants were listed again."""
         self._explained = False
         self._confirmed: frozenset[str] = frozenset()
+        """Names for which the Leases were listed: these may be judged by silence."""
         self._reread = False
         self._conflicts = 0
         self._not_before = 0.0
@@ -157,6 +159,8 @@ class Seat:
         self._renewed, self._reread, self._conflicts = now, False, 0
         self._explained = bool(written.waiting)
         self.hear(lease, now)
+        if self.unreadable:
+            self._not_before = now + UNEXPLAINED_SECONDS
         if self.lease is not None and self.lease.version == lease.version:
             self._current = written.settled
 
@@ -396,8 +400,8 @@ class Seat:
         waits = Waits(self._began, now)
         decision = look(settled, sight, waits)
         self._began = waits.began
-        anew = self._judges_anew(decision)
-        self._confirmed = decision.unheard
+        anew = decision.unheard - self._confirmed
+        self._confirmed = confirmed(self._confirmed, decision.unheard, sight)
         if anew:
             return ListAgain()
         self._current = decision.settled
@@ -409,10 +413,6 @@ class Seat:
             return Write(decision.settled, decision.waiting, lease.version, transitions=lease.transitions)
         wake = waits.wake_after if waits.wake_after is not None else LONGEST_REST
         return Rest(max(0.02, min(wake, due - now, LONGEST_REST)), decision.probes)
-
-    def _judges_anew(self, decision: Decision) -> bool:
-        """Whether it judges one by what was not heard that it has not judged so in the look before."""
-        return bool(decision.unheard - self._confirmed)
 
     def _deaf(self, sight: Sight, now: float) -> bool:
         """Whether the watch of the participants' Leases has not brought a write of this coordinator for too

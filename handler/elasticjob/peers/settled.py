@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from elasticjob.contract.fields import RecordError
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.round_record import Phase, RoundRecord
-from elasticjob.peers.records import MOST_FORMER, RunState
+from elasticjob.peers.records import MOST_FORMER, KeptOut, RunState
 from elasticjob.peers.run import Run
 from elasticjob.rounds.state import RoundState
 
@@ -36,6 +36,7 @@ class Settled:
     best_step: int = 0
     unsure: bool = False
     former: tuple[tuple[str, str], ...] = ()
+    kept_out: tuple[KeptOut, ...] = ()
 
     @staticmethod
     def first(run: Run, limits: Limits) -> Settled:
@@ -89,6 +90,7 @@ class Settled:
             best_step=self.best_step,
             unsure=self.unsure,
             former=self.former,
+            kept_out=self.kept_out,
         )
 
     @staticmethod
@@ -131,6 +133,7 @@ class Settled:
             rest.best_step,
             rest.unsure,
             rest.former,
+            rest.kept_out,
         )
 
 

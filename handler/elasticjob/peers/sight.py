@@ -25,6 +25,8 @@ class Peer:
     progress: ProgressReport | None = None
     silent: float = 0.0
     """For how many seconds the coordinator has seen no change of its Lease, by its own clock (P6)."""
+    alive: bool = True
+    """Whether its Lease was seen to change since the Leases were listed."""
 
 
 @dataclass(frozen=True)

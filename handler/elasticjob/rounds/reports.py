@@ -130,7 +130,7 @@ def _one_against_the_leader(view: RoundView, leader: Member, accuser: Member, wa
             view.judged_silent.add(leader.name)
         view.judged_unheard.add(leader.name)
         return True
-    if heard.silent_seconds < waited:
+    if heard.alive and heard.silent_seconds < waited:
         return False
     left = LEADER_STALE_SECONDS - heard.silent_seconds + 0.1
     view.waits.declare(RoundWait.LEADER_SIGN, view.state.number, LEADER_STALE_SECONDS, left)

@@ -120,6 +120,8 @@ class Heard:
     """It has made a report that can't be read."""
     silent_seconds: float = 0.0
     """How long nothing was heard of it."""
+    alive: bool = True
+    """Whether it was seen to renew its announcement. False: a list has shown it, and nothing since."""
 
 
 @dataclass(frozen=True)

@@ -197,6 +197,13 @@ def test_a_user_who_may_read_no_elasticjobs_reads_runs(server: Server, run: Run,
     assert isinstance(run("list").exception, Forbidden)
 
 
+def test_a_round_of_which_no_member_is_heard_does_not_train(server: Server, run: Run, table: Table) -> None:
+    said = "round 1 should run, but no member has renewed its Lease for 180 s (pod-0, pod-1)"
+    put(server, round_of(table.settled, said), participant(table, "pod-0"))
+    assert run("status", "mnist").stdout.startswith(f"mnist is WaitingForFencing: {said}\n")
+    assert f"It waits: {said}" in run("why", "mnist").stdout
+
+
 def test_one_that_succeeded_is_shown_so(server: Server, run: Run, table: Table) -> None:
     table.succeed("pod-0")
     table.look()

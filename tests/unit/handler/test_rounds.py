@@ -168,6 +168,18 @@ def test_a_standby_waits_for_as_long_as_the_others_train(leases: Leases, start: 
         standby.result()
 
 
+def test_a_round_of_which_no_member_is_heard_is_none_to_stand_by_for(leases: Leases, start: Start) -> None:
+    """Without an operator nobody else ends it: all members may be dead, on nodes that are gone."""
+    record = two(leases, start)[2]
+    standby = Joining(start("c", rounds="peers", join_timeout=0.3))
+    leases.announced("c")
+    with pytest.raises(AssertionError, match="has not returned"):
+        standby.result(1.0)
+    leases.publish(replace(record, waiting_message="no member has renewed its Lease for 180 s (a, b)"))
+    with pytest.raises(RendezvousTimeoutError, match="no member has renewed its Lease"):
+        standby.result()
+
+
 def test_the_operators_sentence_is_in_the_log(
     leases: Leases, start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
