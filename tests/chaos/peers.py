@@ -35,7 +35,7 @@ from tests.chaos.kinds import KINDS, may_end_round
 from tests.chaos.timeline import Entry, Timeline
 from tests.chaos.training import Training, compare
 from tests.chaos.watcher import Sight, Watcher
-from tests.e2e.job import ENVIRONMENT, ROOT, JobRun
+from tests.e2e.job import ENVIRONMENT, OWN_ADDRESS, ROOT, JobRun
 
 RIGHTS = ROOT / "examples" / "without-an-operator" / "rights.yaml"
 NAME = "chaos"
@@ -326,6 +326,7 @@ class PeerChaos:
     def _pod(self) -> dict[str, Any]:
         s = self.settings
         options = "rounds=peers,last_call_timeout=5,heartbeat_timeout=3,establish_timeout=8,worker_stop=5"
+        own_network = os.geteuid() == 0
         command = [
             *("torchrun", f"--nnodes={s.minimum}:{s.replicas}", "--rdzv-backend=k8s"),
             *(f"--rdzv-endpoint={NAME}", f"--rdzv-id={uuid.uuid4()}", "--max-restarts=1000000"),
@@ -335,10 +336,10 @@ class PeerChaos:
             "name": "train",
             "image": "torchrun",
             "command": [*command, *self._training.arguments()],
-            "env": ENVIRONMENT,
+            "env": ENVIRONMENT if own_network else [*ENVIRONMENT, OWN_ADDRESS],
         }
         return {
-            "metadata": {"labels": {RUN_LABEL: NAME}, "annotations": NETNS if os.geteuid() == 0 else {}},
+            "metadata": {"labels": {RUN_LABEL: NAME}, "annotations": NETNS if own_network else {}},
             "spec": {
                 "serviceAccountName": "torchrun-peers",
                 "restartPolicy": "Never",

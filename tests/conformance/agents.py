@@ -166,17 +166,15 @@ class Stage:
         on = {names.WARM_ENV: "on"} if self.warm else {}
         return [replace(pod, environment={**pod.environment, **on}) for pod in made]
 
-    def place(self, pod: Pod | None = None, **changes: Any) -> Place:
+    def place(self, pod: Pod, **changes: Any) -> Place:
         """The rendezvous parameters of this job. Without an operator a pod's agent finds its own address,
-        which is that of the test's machine: there it is given."""
+        but not on the loopback interface: there it is given."""
         if not isinstance(self.job, PeerRun):
             return Place(**{"endpoint": self.endpoint, **changes})
         peers = {"rounds": "peers", **changes.pop("config", {})}
         bounds = {"min_nodes": self.job.minimum, "max_nodes": self.job.maximum}
-        address = pod.address if pod is not None else None
-        return Place(
-            **{"endpoint": self.endpoint, "local_addr": address, **bounds, **changes, "config": peers}
-        )
+        given = {"endpoint": self.endpoint, "local_addr": pod.address}
+        return Place(**{**given, **bounds, **changes, "config": peers})
 
     def agent(self, workers: Workers, pod: Pod | None = None) -> Agent:
         """Start an agent, in a new pod if none is given."""

@@ -148,6 +148,11 @@ class PeerRun(Job):
         settled = self._settled()
         return {m.name: m.group_rank for m in settled.state.members} if settled is not None else {}
 
+    def make_pod(self, slot: int | None = None) -> Pod:
+        """Its torchruns find the pod's address in their environment: it is one of the loopback interface."""
+        pod = super().make_pod(slot)
+        return replace(pod, environment={**pod.environment, "PET_LOCAL_ADDR": pod.address})
+
     def granted(self, pods: list[Any]) -> bool:
         """The namespace's admin has granted it before."""
         del pods

@@ -196,8 +196,9 @@ def test_workers_drift_fail(stage: Stage) -> None:
 def test_barrier_failed(stage: Stage) -> None:
     """An exit barrier that raises does not fail the job; that the agent ended well is known by its pod."""
     stage.job.create(1)
-    arguments = (stage.place(), Workers(work.happy), str(stage.folder / "workers"), "test error")
-    agent = stage.start(bodies.run_agent_without_barrier, arguments, stage.pods(1)[0])
+    pod = stage.pods(1)[0]
+    arguments = (stage.place(pod), Workers(work.happy), str(stage.folder / "workers"), "test error")
+    agent = stage.start(bodies.run_agent_without_barrier, arguments, pod)
     if isinstance(stage.job, PeerRun):  # the only one that could have seen the end of its pod has ended
         stage.ended(agent)
         late = stage.agent(Workers(work.sad))

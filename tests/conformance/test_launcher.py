@@ -172,9 +172,8 @@ def test_launch_agent_raises(stage: Stage) -> None:
 @pytest.mark.matrix
 def test_elastic_launch_of_a_function(stage: Stage) -> None:
     stage.job.create(1)
-    launcher = stage.start(
-        bodies.run_elastic_launch, (stage.place(), work.echo, ("foo",), 2), stage.pods(1)[0]
-    )
+    pod = stage.pods(1)[0]
+    launcher = stage.start(bodies.run_elastic_launch, (stage.place(pod), work.echo, ("foo",), 2), pod)
     assert stage.ended(launcher) == [0]
     assert launcher.said == [{0: "foo", 1: "foo"}]
     complete(stage)
@@ -182,7 +181,8 @@ def test_elastic_launch_of_a_function(stage: Stage) -> None:
 
 def test_elastic_launch_of_a_function_that_raises(stage: Stage) -> None:
     stage.job.create(1)
-    launcher = stage.start(bodies.run_elastic_launch, (stage.place(), work.sad, (), 2), stage.pods(1)[0])
+    pod = stage.pods(1)[0]
+    launcher = stage.start(bodies.run_elastic_launch, (stage.place(pod), work.sad, (), 2), pod)
     assert stage.ended(launcher) == [1]
     assert "ChildFailedError" in launcher.text()
     assert "sad because I throw" in launcher.text()

@@ -31,6 +31,8 @@ SLOWED = ("leases", "pods", "pods/*", "elasticjobs", "elasticjobs/*", "roles")
 """Writes that are delayed where "every write" is: those of the handler and of the operator."""
 ENVIRONMENT = [{"name": "OMP_NUM_THREADS", "value": "1"}, {"name": "TORCH_CPP_LOG_LEVEL", "value": "ERROR"}]
 """Of every pod that runs torch."""
+OWN_ADDRESS = {"name": "PET_LOCAL_ADDR", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+"""Of pods without an operator that have no network of their own: on the loopback interface they find none."""
 DEADLINE = 120.0
 """Seconds after which a wait has hung; two torchruns start in about ten on two idle cores."""
 

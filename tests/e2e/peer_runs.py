@@ -20,7 +20,7 @@ from devcluster.wait import wait_for
 from elasticjob.peers.round_lease import Identity
 from elasticjob.peers.run import STATE_ANNOTATION, round_lease
 from elasticjob.peers.settled import Settled
-from tests.e2e.job import ENVIRONMENT, ROOT, SCRIPTS
+from tests.e2e.job import ENVIRONMENT, OWN_ADDRESS, ROOT, SCRIPTS
 
 EXAMPLES = ROOT / "examples" / "without-an-operator"
 ADMIN, EDITOR = "ada", "edith"
@@ -110,7 +110,7 @@ class PeerRun:
         del volume["persistentVolumeClaim"]
         volume["hostPath"] = {"path": str(self.folder)}
         (container,) = spec["containers"]
-        container["env"] += ENVIRONMENT
+        container["env"] += [*ENVIRONMENT, OWN_ADDRESS]
         return manifest
 
     def leases(self, name: str = "", query: str = "") -> str:

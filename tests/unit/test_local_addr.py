@@ -6,7 +6,13 @@ import socket
 
 import pytest
 
-from elasticjob.agent.local_addr import LocalAddrError, check_local_addr, read_local_addr
+from elasticjob.agent.local_addr import (
+    LocalAddrError,
+    check_local_addr,
+    check_own_address,
+    find_own_address,
+    read_local_addr,
+)
 from elasticjob.agent.settings import SettingsError, read_settings
 from elasticjob.store.connect import connect
 from elasticjob.store.errors import Unreachable
@@ -99,3 +105,61 @@ def test_what_may_be_right_is_only_warned_of(caplog: pytest.LogCaptureFixture) -
 def test_a_leader_whose_name_cannot_be_resolved_is_not_called_silent() -> None:
     with pytest.raises(Unreachable, match=r"the name nowhere\.invalid cannot be resolved"):
         connect("nowhere.invalid:29500")
+
+
+@pytest.mark.parametrize(
+    ("server", "asked"),
+    [
+        ("https://10.96.0.1:6443", ("10.96.0.1", 6443)),
+        ("https://api.example.com", ("api.example.com", 443)),
+        ("https://rancher.example.com/k8s/clusters/c-x", ("rancher.example.com", 443)),
+        ("http://api.example.com", ("api.example.com", 80)),
+        ("https://[fd00::1]", ("fd00::1", 443)),
+    ],
+)
+def test_an_api_server_without_a_port_has_that_of_its_scheme(
+    monkeypatch: pytest.MonkeyPatch, server: str, asked: tuple[str, int]
+) -> None:
+    def resolve(host: str, port: int, **_: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, f"asked for {(host, port)}")
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    with pytest.raises(LocalAddrError) as caught:
+        find_own_address(server)
+    assert f"asked for {asked}" in str(caught.value)
+
+
+@pytest.mark.parametrize("server", ["https://nowhere.invalid:6443", "https://api:port"])
+def test_where_no_way_leads_to_the_api_server_the_address_has_to_be_given(server: str) -> None:
+    with pytest.raises(LocalAddrError, match=r"no way to .*: set --local-addr to one at which the other"):
+        find_own_address(server)
+
+
+@pytest.mark.parametrize("server", ["https://127.0.0.1:6443", "https://localhost"])
+def test_an_address_by_which_others_would_reach_themselves_is_not_found(server: str) -> None:
+    with pytest.raises(LocalAddrError, match="which no other pod can reach; expected an address") as caught:
+        find_own_address(server)
+    assert "--local-addr=$(POD_IP)" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("own", "why"),
+    [
+        ("127.0.0.1", "from 127.0.0.1, which no other pod can reach"),
+        ("::1", "from ::1, which no other pod can reach"),
+        ("0.0.0.0", "which no other pod can reach"),
+        ("", "from no address, which no other pod can reach"),
+        ("10.96.0.1", "from 10.96.0.1, which is the API server's"),
+    ],
+)
+def test_an_address_that_was_found_and_is_none_of_this_pod_s(own: str, why: str) -> None:
+    """On a node whose kube-proxy uses IPVS, a pod with hostNetwork reaches a Service from its own address."""
+    with pytest.raises(LocalAddrError) as caught:
+        check_own_address(own, "https://10.96.0.1", ["10.96.0.1"])
+    assert why in str(caught.value)
+    assert "status.podIP" in str(caught.value)
+
+
+@pytest.mark.parametrize("own", ["10.0.0.5", "fd00::5"])
+def test_an_address_that_was_found_is_taken(own: str) -> None:
+    check_own_address(own, "https://10.96.0.1", ["10.96.0.1"])

@@ -1,4 +1,5 @@
-"""``--local-addr``: the address at which the other members reach this agent when its pod leads.
+"""``--local-addr``: the address at which the other members reach this agent when its pod leads. And the one
+that a pod finds by itself, where no operator reads it from the pod's status.
 
 What no other pod could connect to is refused at the start, not found out by the round's other members.
 """
@@ -9,7 +10,8 @@ import ipaddress
 import logging
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from urllib.parse import urlsplit
 
 from elasticjob.contract.endpoint import format_endpoint, parse_endpoint
 from elasticjob.contract.fields import RecordError
@@ -17,13 +19,18 @@ from elasticjob.contract.fields import RecordError
 logger = logging.getLogger(__name__)
 
 EXPECTED = "expected an address of this pod, such as 10.0.0.5 or 2001:db8::1, or a host name"
+GIVE_IT = (
+    "set --local-addr to one at which the other pods reach this pod. In a pod take --local-addr=$(POD_IP), "
+    "with POD_IP in the container's env by valueFrom.fieldRef status.podIP"
+)
 WITH_PORT = re.compile(r"([^:\[\]]+|\[[^\[\]]*\]):[0-9]*")
 NUMBERS = re.compile(r"[0-9.]+")
 NO_SUCH_NAME = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
 
 
 class LocalAddrError(ValueError):
-    """The address is no address of this pod. The text names what was found and what was expected."""
+    """The address is no address of this pod, or none is known. The text names what was found and what was
+    expected."""
 
 
 def read_local_addr(text: str) -> str:
@@ -76,6 +83,40 @@ def check_local_addr(
         raise LocalAddrError(
             f"{found}, which is {addresses[0]} here: the other pods would connect to themselves; {EXPECTED}"
         )
+
+
+def find_own_address(server: str) -> str:
+    """The address from which this pod reaches the API server at this URL, as the other pods reach it. Raises
+    LocalAddrError."""
+    try:
+        url = urlsplit(server)
+        port = url.port or (80 if url.scheme == "http" else 443)
+        found = socket.getaddrinfo(url.hostname, port, type=socket.SOCK_DGRAM)
+        family, _, _, _, address = found[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as one:
+            one.connect(address)
+            own = str(one.getsockname()[0])
+    except (OSError, ValueError) as error:
+        raise LocalAddrError(
+            f"this pod's address is not known (no way to {server}: {error}): {GIVE_IT}"
+        ) from None
+    check_own_address(own, server, [str(address[0]) for *_, address in found])
+    return own
+
+
+def check_own_address(own: str, server: str, addresses: Collection[str]) -> None:
+    """``own`` is what this pod has found, ``addresses`` are those of the API server. Raises LocalAddrError if
+    the others cannot reach this pod there."""
+    address = _address(own)
+    if address is None or address.is_loopback or address.is_unspecified:
+        why = "which no other pod can reach"
+    elif own in addresses:
+        why = "which is the API server's own, as with hostNetwork on nodes whose kube-proxy uses IPVS"
+    else:
+        return
+    raise LocalAddrError(
+        f"this pod reaches the API server ({server}) from {own or 'no address'}, {why}; {EXPECTED}: {GIVE_IT}"
+    )
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -6,13 +6,13 @@ import logging
 import math
 import os
 import re
-import socket
 from collections.abc import Callable
 from dataclasses import replace
 
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
 from elasticjob.agent.handler import K8sRendezvousHandler
+from elasticjob.agent.local_addr import LocalAddrError, find_own_address
 from elasticjob.agent.settings import (
     OPERATOR,
     PEER_JOIN_SECONDS,
@@ -73,7 +73,8 @@ def make_peer_handler(
     try:
         run = check_run(settings.job, params.run_id, params.min_nodes, params.max_nodes)
         check_pod(settings.pod)
-    except RunError as error:
+        local_addr = settings.local_addr or find_own_address(connection.base)
+    except (RunError, LocalAddrError) as error:
         raise SettingsError(str(error)) from None
     logger.info(
         "rounds without an operator (rounds=peers): run %s of %s/%s, %d to %d pods, at most %d; pod %s",
@@ -83,7 +84,7 @@ def make_peer_handler(
         settings,
         job_uid=run.id,
         join_timeout=settings.join_timeout or PEER_JOIN_SECONDS,
-        local_addr=settings.local_addr or own_address(connection.base),
+        local_addr=local_addr,
     )
 
     def open_api() -> HttpListApi:
@@ -94,22 +95,6 @@ def make_peer_handler(
         return PeerSource(run, me, _slot(settings.pod), _limits(settings), open_api, changed)
 
     return K8sRendezvousHandler(settings, params.run_id, open_api, release, open_source)
-
-
-def own_address(server: str) -> str:
-    """The address of this pod at which it reaches the API server, the others reach it too. Raises
-    SettingsError."""
-    host, _, port = server.rpartition("//")[2].partition("/")[0].rpartition(":")
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as one:
-            one.connect(address)
-            return str(one.getsockname()[0])
-    except (OSError, ValueError) as error:
-        raise SettingsError(
-            f"this pod's address is not known (no way to {server}: {error}): set --local-addr to one at "
-            "which the other pods reach this pod"
-        ) from None
 
 
 def _slot(pod: str) -> int | None:

@@ -9,7 +9,7 @@ import pytest
 import urllib3
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
-from elasticjob.agent.peer_mode import _limits, choose_rounds, make_peer_handler, own_address
+from elasticjob.agent.peer_mode import _limits, choose_rounds, make_peer_handler
 from elasticjob.agent.settings import Settings, SettingsError, read_settings
 from elasticjob.api.connection import Connection
 from elasticjob.contract.limits import Limits
@@ -94,8 +94,9 @@ def test_a_value_of_rounds_that_is_none_of_two_is_refused() -> None:
         settings(rounds="mine")
 
 
-def test_the_address_of_a_pod_is_the_one_at_which_it_reaches_the_api_server() -> None:
-    assert own_address("https://127.0.0.1:6443") == "127.0.0.1"
-    assert own_address("https://[::1]:6443") in ("::1", "")
-    with pytest.raises(SettingsError, match="set --local-addr"):
-        own_address("https://nowhere.invalid:6443")
+def test_an_agent_takes_no_address_that_only_its_own_pod_can_reach() -> None:
+    """The server is at 127.0.0.1: a tunnel, a proxy, or a cluster on one machine."""
+    chosen = replace(settings(), pod="pod-0")
+    params = RendezvousParameters("k8s", "default/mnist", "run-1", 1, 1)
+    with pytest.raises(SettingsError, match=r"from 127\.0\.0\.1, which no other pod can reach"):
+        make_peer_handler(chosen, params, api_server(404), lambda: None)
