@@ -97,7 +97,9 @@ class Directory:
         return None
 
     def deleted(self) -> dict[str, str]:
-        """The names, by UID, of those that were deleted while this was watched."""
+        """The names, by UID, of the pods that were deleted while this was watched. The same event, with the
+        same last state, says that a pod has lost its label; but no pod is deleted before its grace period was
+        set to 0."""
         with self._lock:
             return dict(self._deleted)
 
@@ -146,7 +148,9 @@ class Directory:
                 raise ApiError("the watch was given up")
             if item.deleted:
                 self._objects.pop(name, None)
-                self._deleted[str(item.body["metadata"].get("uid", ""))] = name
+                metadata = item.body["metadata"]
+                if metadata.get("deletionGracePeriodSeconds") == 0:
+                    self._deleted[str(metadata.get("uid", ""))] = name
             else:
                 self._objects[name] = Seen(item.body, now, alive=True)
 

@@ -58,9 +58,11 @@ class Pods:
             return {}
         found = dict.fromkeys(self._all.deleted(), "its pod was deleted")
         for seen in (self._all.objects() or {}).values():
-            why = pod_end(seen.body)
+            uid, why = str(seen.body["metadata"]["uid"]), pod_end(seen.body)
             if why:
-                found[str(seen.body["metadata"]["uid"])] = why
+                found[uid] = why
+            else:
+                found.pop(uid, None)
         return found
 
     def finished(self) -> frozenset[str]:

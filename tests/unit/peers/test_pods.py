@@ -1,0 +1,103 @@
+"""The run's pods as a coordinator watches them: what it takes for the proof that one is gone (P3)."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+import pytest
+
+from devcluster.wait import wait_for
+from elasticjob.api.listing import Change, HttpListApi
+from elasticjob.coordination.pods import Pods
+from elasticjob.peers.round_lease import Identity
+
+Item = list[Mapping[str, Any]] | Change
+LABEL = "elasticjob.dev/run-name"
+FORCED: dict[str, Any] = {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 0}
+COUNT = itertools.count()
+TERMINATING = {**FORCED, "deletionGracePeriodSeconds": 30}
+
+
+def pod(name: str, labels: Mapping[str, str] | None = None, **metadata: Any) -> dict[str, Any]:
+    """One that runs."""
+    own = {"name": name, "uid": f"uid-{name}", "labels": {LABEL: "mnist"} if labels is None else labels}
+    return {"metadata": {**own, **metadata}, "status": {"phase": "Running"}}
+
+
+class Watched:
+    """``HttpListApi``, as far as pods are watched; ``brings`` is what the watch brings next."""
+
+    def __init__(self) -> None:
+        self._items: queue.Queue[Item | None] = queue.Queue()
+
+    def brings(self, *items: Item) -> None:
+        for item in items:
+            self._items.put(item)
+
+    def follow_pods(self, label: str, value: str) -> Iterator[Item]:
+        assert (label, value) == (LABEL, "mnist")
+        while (item := self._items.get()) is not None:
+            yield item
+
+    def stop(self) -> None:
+        self._items.put(None)
+
+
+@pytest.fixture
+def watched() -> Watched:
+    return Watched()
+
+
+@pytest.fixture
+def pods(watched: Watched) -> Iterator[Pods]:
+    """Those of pod a, which coordinates; b runs as well."""
+    made = Pods("mnist", Identity("a", "uid-a"), lambda: cast(HttpListApi, watched), lambda: None)
+    made.coordinate()
+    watched.brings([pod("a"), pod("b")])
+    yield made
+    made.rest()
+
+
+def names_after(pods: Pods, watched: Watched, *changes: Change) -> set[str]:
+    """The live pods once these changes were seen; after them, pod z comes anew."""
+    mark = f"uid-z{next(COUNT)}"
+    watched.brings(*changes, Change(pod("z", uid=mark)))
+    wait_for(lambda: (pods.live() or {}).get("z") == mark, 60, "the changes were seen", interval=0.01)
+    return set(pods.live() or {}) - {"z"}
+
+
+@pytest.mark.parametrize("labels", [{LABEL: "mnist"}, {}])
+@pytest.mark.parametrize("metadata", [{}, TERMINATING])
+def test_a_pod_that_loses_its_label_is_not_deleted(
+    pods: Pods, watched: Watched, labels: dict[str, str], metadata: dict[str, Any]
+) -> None:
+    """A watch says DELETED of it, with the pod as it was before; whether with its label or without is not
+    relied on. It may have its grace period before it."""
+    body = pod("b", labels, **metadata)
+    assert names_after(pods, watched, Change(body, deleted=True)) == {"a"}
+    assert pods.gone() == {}
+
+
+def test_a_pod_that_has_its_label_again_is_there_again(pods: Pods, watched: Watched) -> None:
+    back = (Change(pod("b"), deleted=True), Change(pod("b")))
+    assert names_after(pods, watched, *back) == {"a", "b"}
+    assert pods.gone() == {}
+
+
+def test_a_pod_that_is_deleted_is_gone(pods: Pods, watched: Watched) -> None:
+    """Each deletion sets the grace period to 0 first, that by force and that of a pod on no node, too."""
+    assert names_after(pods, watched, Change(pod("b", **FORCED), deleted=True)) == {"a"}
+    assert pods.gone() == {"uid-b": "its pod was deleted"}
+    another = pod("b", uid="uid-another")
+    assert names_after(pods, watched, Change(another)) == {"a", "b"}
+    assert pods.gone() == {"uid-b": "its pod was deleted"}
+
+
+def test_a_pod_that_is_listed_is_not_gone(pods: Pods, watched: Watched) -> None:
+    """It was forced to end, a finalizer keeps it, and its label was taken off and put on again."""
+    back = (Change(pod("b", **FORCED), deleted=True), Change(pod("b", **FORCED)))
+    names_after(pods, watched, *back)
+    assert pods.gone() == {}
