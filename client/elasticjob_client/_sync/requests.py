@@ -119,8 +119,7 @@ class Requests:
         except ClientError:
             return job
         annotations = (found.metadata.annotations if found.metadata else None) or {}
-        renewed = found.spec.renewTime if found.spec else None
-        return lease_progress.with_report(job, annotations.get(PROGRESS_ANNOTATION, ""), renewed)
+        return lease_progress.with_report(job, annotations.get(PROGRESS_ANNOTATION, ""))
 
     def pods(self, name: str) -> list[Pod]:
         """The job's pods, also those that have ended or are going, by slot, the older first."""

@@ -65,12 +65,11 @@ def _found(jobs: Jobs, namespace: str, name: str = "") -> list[Run]:
 def _lease(found: Lease) -> LeaseOf:
     from elasticjob_client.explain.runs import LeaseOf
 
-    metadata, spec = found.metadata, found.spec
+    metadata = found.metadata
     return LeaseOf(
         name=(metadata.name if metadata else None) or "",
         namespace=(metadata.namespace if metadata else None) or "",
-        holder=(spec.holderIdentity if spec else None) or "",
+        holder=(found.spec.holderIdentity if found.spec else None) or "",
         annotations=(metadata.annotations if metadata else None) or {},
         created=metadata.creationTimestamp if metadata else None,
-        renewed=spec.renewTime if spec else None,
     )

@@ -28,9 +28,22 @@ def leader_pod(job: ElasticJob) -> str:
     return members[0].pod_name if history[0].first_step is not None else ""
 
 
-def with_report(job: ElasticJob, report: str, renewed: datetime | None) -> ElasticJob:
-    """The job as of this report, which its leader's Lease had when it was ``renewed``. The same job if that
-    says nothing new of the current round."""
+def last_step_time(established: datetime | None, report: ProgressReport) -> datetime | None:
+    """When the step of this report was made, in a round that began to train then; None if that is not known.
+    The Lease's ``renewTime`` does not say it: the leader renews it also while training hangs."""
+    if established is None:
+        return None
+    try:
+        return established + timedelta(
+            milliseconds=report.first_step_milliseconds + report.training_milliseconds
+        )
+    except OverflowError:
+        return None
+
+
+def with_report(job: ElasticJob, report: str) -> ElasticJob:
+    """The job as of this report of its leader's Lease. The same job if that says nothing new of the current
+    round."""
     try:
         found = ProgressReport.parse(report)
     except RecordError:
@@ -48,7 +61,7 @@ def with_report(job: ElasticJob, report: str, renewed: datetime | None) -> Elast
     progress = msgspec.structs.replace(
         seen.progress,
         step=found.step,
-        last_report_time=renewed or seen.progress.last_report_time,
+        last_report_time=last_step_time(seen.current_round.established_time, found),
         milliseconds_per_step=round(found.training_milliseconds / steps)
         if steps
         else seen.progress.milliseconds_per_step,
@@ -63,12 +76,9 @@ def _goodput(job: ElasticJob, found: ProgressReport) -> int | None:
     """The goodput as the operator counts it: the share of time not lost, until the step grew last."""
     assert job.status
     seen, progress = job.status, job.status.progress
-    begun = seen.current_round.established_time
-    if progress is None or begun is None or seen.start_time is None:
+    trained_until = last_step_time(seen.current_round.established_time, found)
+    if progress is None or trained_until is None or seen.start_time is None:
         return None
-    trained_until = begun + timedelta(
-        milliseconds=found.first_step_milliseconds + found.training_milliseconds
-    )
     whole = (seen.active_seconds or 0) * 1000 + (trained_until - seen.start_time).total_seconds() * 1000
     lost = sum(one.milliseconds for one in progress.lost_by_cause)
     return round(100 * (1 - lost / whole)) if whole > lost else None

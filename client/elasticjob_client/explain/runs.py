@@ -20,6 +20,7 @@ from elasticjob.contract.text import counted
 from elasticjob.peers.records import PeerRecord
 from elasticjob.peers.run import PEER_ANNOTATION, STATE_ANNOTATION, round_lease
 from elasticjob.peers.settled import Settled
+from elasticjob_client.explain.lease_progress import last_step_time
 from elasticjob_client.explain.listing import JobRow
 from elasticjob_client.explain.status import JobStatus, PodRow
 from elasticjob_client.explain.why import Story
@@ -43,7 +44,6 @@ class LeaseOf(msgspec.Struct, frozen=True, kw_only=True):
     holder: str = ""
     annotations: Mapping[str, str] = {}
     created: datetime | None = None
-    renewed: datetime | None = None
 
 
 class Peer(msgspec.Struct, frozen=True, kw_only=True):
@@ -251,7 +251,7 @@ def _pods(run: Run) -> list[PodRow]:
 
 
 def _progress(run: Run, now: datetime) -> tuple[Progress | None, int | None]:
-    """What the leader has reported of the present round, and how many seconds ago."""
+    """What the leader has reported of the present round, and how many seconds ago its last step was."""
     r = run.settled.state if run.settled is not None else None
     leases = {peer.lease.name: peer.lease for peer in run.peers}
     if r is None or r.leader is None or r.leader.name not in leases:
@@ -265,8 +265,9 @@ def _progress(run: Run, now: datetime) -> tuple[Progress | None, int | None]:
         return None, None
     steps = report.step - report.first_step
     speed = round(report.training_milliseconds / steps) if steps > 0 else None
-    age = max(0, int((now - lease.renewed).total_seconds())) if lease.renewed else None
-    return Progress(step=report.step, last_report_time=lease.renewed, milliseconds_per_step=speed), age
+    last = last_step_time(r.established, report)
+    age = max(0, int((now - last).total_seconds())) if last else None
+    return Progress(step=report.step, last_report_time=last, milliseconds_per_step=speed), age
 
 
 def _next(run: Run) -> list[str]:

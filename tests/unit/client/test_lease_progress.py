@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import Result
 
-from elasticjob_client.explain.lease_progress import leader_pod, with_report
+from elasticjob_client.explain.lease_progress import age_seconds, leader_pod, with_report
 from tests.unit.client.clients import BOTH
 from tests.unit.client.conftest import body
 from tests.unit.client.made import NOW, after_a_loss, ago, conditions
@@ -51,11 +53,31 @@ def test_what_the_leader_says_is_shown(server: Server, run: Run) -> None:
     server.answers[LEASE] = lease()
     assert "\nstep 2100; 378 ms per step; goodput 97 %; " in run("status", "mnist").stdout
     found = json.loads(run("status", "mnist", "-o", "json").stdout)
-    assert (found["progress"]["step"], found["progressAgeSeconds"]) == (2100, 1)
+    assert (found["progress"]["step"], found["progressAgeSeconds"]) == (2100, 0)
     assert found["rounds"][0]["lastStep"] == 2100
     assert run("list").stdout.splitlines()[1].split()[5:7] == ["2100", "97"]
     (row,) = json.loads(run("top", "-o", "json").stdout)["items"]
     assert (row["job"]["step"], row["stepsPerSecond"]) == (2100, pytest.approx(1000 / 378))
+
+
+def test_a_step_gets_old_while_training_hangs_though_the_lease_is_renewed(server: Server, run: Run) -> None:
+    server.put(reported(55))
+    server.answers[LEASE] = lease({**REPORT, "trainingMilliseconds": 50_000})
+    assert "\nstep 2100 (63s ago); " in run("status", "mnist").stdout
+    found = json.loads(run("status", "mnist", "-o", "json").stdout)
+    assert found["progressAgeSeconds"] == 63
+
+
+@pytest.mark.parametrize(("established", "age"), [(ago(118), 0), ("", None), ("9999-12-31T23:59:59Z", None)])
+def test_without_a_time_of_the_last_step_it_has_no_age(established: str, age: int | None) -> None:
+    job = after_a_loss()
+    assert job.status
+    current = msgspec.structs.replace(
+        job.status.current_round,
+        established_time=datetime.fromisoformat(established.replace("Z", "+00:00")) if established else None,
+    )
+    job = msgspec.structs.replace(job, status=msgspec.structs.replace(job.status, current_round=current))
+    assert age_seconds(with_report(job, json.dumps(REPORT)), NOW) == age
 
 
 @pytest.mark.parametrize(
@@ -110,7 +132,7 @@ def test_goodput_is_counted_as_the_operator_counts() -> None:
         },
     )
     assert leader_pod(job) == "mnist-0-0"
-    found = with_report(job, json.dumps(REPORT), NOW)
+    found = with_report(job, json.dumps(REPORT))
     assert found.status
     assert found.status.progress
     assert found.status.progress.goodput_percent == 90

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -73,13 +75,34 @@ def test_status_of_a_run(server: Server, run: Run, table: Table) -> None:
     said = run("status", "mnist").stdout
     assert said.startswith("mnist is Training: round 1 with 2 members, leader pod-0, coordinator pod-1\n")
     assert "\nround 1 (Active), 2 of 2 members" in said
-    assert "step 40; 100 ms per step" in said
+    assert re.search(r"\nstep 40 \(\w+ ago\); 100 ms per step", said), said
     found = json.loads(run("status", "mnist", "-o", "json").stdout)
     assert [(p["pod"], p.get("rank"), p["role"]) for p in found["pods"]] == [
         ("pod-0", 0, "Member"),
         ("pod-1", 1, "Member"),
         ("pod-2", None, "Standby"),
     ]
+
+
+@pytest.mark.parametrize(("before", "trained", "age"), [(3600, 100, 3500), (100, 100, 0), (None, 100, None)])
+def test_a_step_is_as_old_as_the_training_says(
+    server: Server, run: Run, table: Table, before: float | None, trained: float, age: int | None
+) -> None:
+    """The round began to train so many seconds ago, for so many. The leader renews its Lease all the time."""
+    now = datetime.now(timezone.utc)
+    began = now - timedelta(seconds=before) if before is not None else None
+    state = replace(table.settled.state, established=began)
+    progress = ProgressReport(table.nonce, 0, 40, 1000, round(trained * 1000) - 1000).dump()
+    leader = participant(table, "pod-0", **{"elasticjob.dev/progress": progress})
+    put(server, round_of(replace(table.settled, state=state)), leader)
+    found = json.loads(run("status", "mnist", "-o", "json").stdout)
+    assert found["progress"]["step"] == 40
+    if age is None:
+        assert found.get("progressAgeSeconds") is None
+        return
+    assert age <= found["progressAgeSeconds"] < age + 60
+    (row,) = json.loads(run("list", "-o", "json").stdout)["items"]
+    assert age <= row["stepAgeSeconds"] < age + 60
 
 
 def test_why_it_waits(server: Server, run: Run, table: Table) -> None:
