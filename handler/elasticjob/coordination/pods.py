@@ -80,6 +80,15 @@ class Pods:
             return None
         return {name: str(seen.body["metadata"]["uid"]) for name, seen in objects.items() if _stays(seen)}
 
+    def pending(self) -> frozenset[str]:
+        """The names of the pods that have not started."""
+        objects = self._all.objects() if self._all is not None else None
+        return frozenset(
+            name
+            for name, seen in (objects or {}).items()
+            if (seen.body.get("status") or {}).get("phase") == "Pending"
+        )
+
     def controller(self, run: str) -> dict[str, str] | None:
         """The Job of this pod, as an owner, if it is known and the run is that Job's."""
         own = (self._all.objects() or {}).get(self._me.pod) if self._all is not None else None

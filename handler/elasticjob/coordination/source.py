@@ -222,6 +222,7 @@ class PeerSource:
             sight,
             gone={**self._ports.refused(sight, now), **self._pods.gone()},
             live_pods=self._pods.live(),
+            pending=self._pods.pending(),
             finished=self._pods.finished(),
             suspects=frozenset({self._seat.replaced} if suspected else ()),
             older=older_than(lease.created, leases) if lease is not None else frozenset(),

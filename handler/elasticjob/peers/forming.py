@@ -154,7 +154,8 @@ def _candidates(r: RoundState, fresh: Mapping[str, Peer]) -> list[Candidate]:
 
 def _others(settled: Settled, view: RoundView, sight: Sight, fresh: Mapping[str, Peer]) -> list[Expected]:
     """Those beside the last members that may still come. Without sight of the pods nothing is known of them:
-    then only the first round has a last call, and a later one grows when they come."""
+    then only the first round has a last call, and a later one grows when they come. So it does for a pod that
+    has not started: it may take minutes."""
     r = view.state
     enough = len(fresh) >= settled.minimum
     if enough and r.cause in PLANNED:
@@ -162,10 +163,11 @@ def _others(settled: Settled, view: RoundView, sight: Sight, fresh: Mapping[str,
     left = last_call(view, enough)
     if sight.live_pods is not None:
         known = {m.key for m in r.members}
+        late = sight.pending if r.number and enough else frozenset()
         return [
             Expected(name, left, "its pod has not joined yet")
             for name, uid in sorted(sight.live_pods.items())
-            if name not in fresh and uid not in known
+            if name not in fresh and uid not in known and name not in late
         ]
     if r.number or left <= 0 or len(fresh) >= settled.maximum:
         return []

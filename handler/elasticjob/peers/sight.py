@@ -62,6 +62,8 @@ class Sight:
     """Of those that are ``gone``, the UIDs of pods that have ended with exit code 0."""
     round_lease: RoundLease | None = None
     """The round Lease as the watch of the participants' Leases shows it; None: it does not."""
+    pending: frozenset[str] = frozenset()
+    """Names of the pods in sight that have not started: they have no node yet, or no image."""
 
     def is_there(self, name: str, key: str) -> bool:
         """Whether this incarnation may live although its Lease can't be read, or was deleted by hand."""

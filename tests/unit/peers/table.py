@@ -30,6 +30,7 @@ class Table:
         self.peers: dict[str, Peer] = {}
         self.gone: dict[str, str] = {}
         self.live_pods: dict[str, str] | None = None
+        self.pending: frozenset[str] = frozenset()
         self.unreadable: frozenset[str] = frozenset()
         self.suspects: frozenset[str] = frozenset()
         self.finished: frozenset[str] = frozenset()
@@ -100,6 +101,7 @@ class Table:
             others=self.others,
             round_age=self.now - self.round_began,
             finished=self.finished,
+            pending=self.pending,
         )
         self.last = look(self.settled, sight, waits)
         self.settled, self._began = self.last.settled, waits.began

@@ -40,6 +40,46 @@ def test_pods_in_sight_are_waited_for_and_no_others() -> None:
     assert table.look().settled.state.active, "no other is on its way"
 
 
+def lost_and_replaced() -> Table:
+    """pod-2 of three is lost while pods are in sight; pod-3 is in its place, and the others have rejoined."""
+    table = Table(minimum=2, maximum=3)
+    table.train("pod-0", "pod-1", "pod-2")
+    table.gone[table.peers.pop("pod-2").key] = "its pod was deleted"
+    table.live_pods = {name: peer.key for name, peer in table.peers.items()} | {"pod-3": "uid-3"}
+    table.look()
+    assert table.told == (1, "Broken", "PodLost")
+    table.join("pod-0", "pod-1")
+    return table
+
+
+def test_a_replacement_that_has_not_started_holds_up_no_later_round() -> None:
+    """It has no node, or its image is on the way. The round grows when it joins."""
+    table = lost_and_replaced()
+    table.pending = frozenset({"pod-3"})
+    table.look()
+    assert table.told == (2, "Active", "")
+    assert table.members == ["pod-0", "pod-1"]
+
+
+def test_a_replacement_that_has_started_is_waited_for() -> None:
+    table = lost_and_replaced()
+    assert "pod-3 (its pod has not joined yet)" in table.look().waiting
+    table.join("pod-3")
+    table.look()
+    assert table.members == ["pod-0", "pod-1", "pod-3"]
+
+
+def test_pods_that_have_not_started_are_waited_for_before_the_first_round_and_below_the_minimum() -> None:
+    table = Table(minimum=1, maximum=2)
+    table.live_pods, table.pending = {"pod-0": "a", "pod-1": "b"}, frozenset({"pod-1"})
+    table.join("pod-0")
+    assert "pod-1 (its pod has not joined yet)" in table.look().waiting
+    few = lost_and_replaced()
+    few.pending = frozenset({"pod-3"})
+    few.gone[few.peers.pop("pod-1").key] = "its pod was deleted"
+    assert "pod-3 (its pod has not joined yet)" in few.look().waiting
+
+
 def test_one_beyond_the_maximum_stands_by_and_takes_a_lost_one_s_place() -> None:
     table = Table(minimum=2, maximum=2)
     table.train("pod-0", "pod-1")

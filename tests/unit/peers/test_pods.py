@@ -96,6 +96,12 @@ def test_a_pod_that_is_deleted_is_gone(pods: Pods, watched: Watched) -> None:
     assert pods.gone() == {"uid-b": "its pod was deleted"}
 
 
+def test_a_pod_that_has_not_started_is_live_and_pending(pods: Pods, watched: Watched) -> None:
+    waiting = {**pod("c"), "status": {"phase": "Pending"}}
+    assert names_after(pods, watched, Change(waiting)) == {"a", "b", "c"}
+    assert pods.pending() == {"c"}
+
+
 def test_a_pod_that_is_listed_is_not_gone(pods: Pods, watched: Watched) -> None:
     """It was forced to end, a finalizer keeps it, and its label was taken off and put on again."""
     back = (Change(pod("b", **FORCED), deleted=True), Change(pod("b", **FORCED)))
