@@ -46,8 +46,8 @@ def denied(s: Settings, error: str, seconds: float) -> str:
 
 
 def manifest(namespace: str, account: str, accounts_namespace: str) -> str:
-    """The Role, and the RoleBinding to the service account. The pods are optional: with them a lost pod is
-    noticed three seconds sooner."""
+    """The Role, and the RoleBinding to the service account. The pods are optional: with them the end of
+    one is noticed at once, not by heartbeats."""
     return f"""\
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
