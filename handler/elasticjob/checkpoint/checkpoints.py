@@ -28,7 +28,7 @@ from elasticjob.checkpoint.ranks import Ranks
 from elasticjob.checkpoint.records import File, Marker, Name, Token
 from elasticjob.checkpoint.shards import Reader, Writer, checksum
 from elasticjob.checkpoint.share import SharePlanner
-from elasticjob.checkpoint.state import check, entries, load
+from elasticjob.checkpoint.state import check, entries, load, trained
 from elasticjob.checkpoint.storage import open_storage
 from elasticjob.checkpoint.trust import Planner
 from elasticjob.memory.decide import Candidate
@@ -170,7 +170,7 @@ class Checkpoints:
         ``damaged``: newer ones of the folder, which no longer count."""
         assert self._memory is not None
         save = candidate.save
-        found = self._memory.load(state, candidate, Planner(self._weights_only))
+        found = self._memory.load(state, candidate, Planner(self._weights_only, trained(state)))
         if isinstance(found, str):
             self._say(logging.WARNING, f"passed over what is in memory of {save}: {found}")
             return None
@@ -325,7 +325,7 @@ class Checkpoints:
             log.log(level, message)
 
     def _load(self, state: dict[str, Any], reader: Reader) -> None:
-        planner = Planner(self._weights_only)
+        planner = Planner(self._weights_only, trained(state))
         try:
             self._ranks.together(
                 partial(load, state, storage_reader=reader, planner=planner, process_group=self._ranks.group)

@@ -16,7 +16,8 @@ class TrainState(Stateful):
     """A model and its optimizer(s), as one entry of the state that is saved.
 
     Parameters have the same names, in the optimizer's state too, in a plain model and within DDP or FSDP2,
-    and with any number of ranks: a run of one world size loads what a run of another has saved.
+    and with any number of ranks: a run of one world size loads what a run of another has saved. A parameter
+    that had no gradient yet has no optimizer state then either; the optimizer makes it at its first gradient.
     """
 
     def __init__(self, model: nn.Module, *optimizers: torch.optim.Optimizer) -> None:
@@ -34,6 +35,9 @@ class TrainState(Stateful):
             model_state_dict=state_dict["model"],
             optim_state_dict=state_dict["optimizer"],
         )
+        for optimizer in self._optimizers:
+            for parameter in [one for one, its_state in optimizer.state.items() if not its_state]:
+                del optimizer.state[parameter]
 
 
 def check(state: Mapping[str, Any]) -> None:
@@ -50,6 +54,11 @@ def entries(state: Mapping[str, Any]) -> dict[str, Any]:
     """The entries as DCP divides them. It would call ``state_dict`` itself, in the thread that writes, which
     has another current device."""
     return {key: value.state_dict() if isinstance(value, Stateful) else value for key, value in state.items()}
+
+
+def trained(state: Mapping[str, Any]) -> list[str]:
+    """The keys of the entries that are a TrainState."""
+    return [key for key, value in state.items() if isinstance(value, TrainState)]
 
 
 def load(state: dict[str, Any], **options: Any) -> None:

@@ -11,11 +11,12 @@ import dataclasses
 import enum
 import io
 import pickle
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
 from torch.distributed.checkpoint import DefaultLoadPlanner
+from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import ReadItem
 
 from elasticjob.checkpoint.errors import CheckpointError
@@ -70,11 +71,32 @@ def check_index(path: str, content: bytes) -> None:
 
 
 class Planner(DefaultLoadPlanner):
-    """Loads no entry that could run code if ``weights_only``, by torch's own list of harmless classes."""
+    """Loads no entry that could run code if ``weights_only``, by torch's own list of harmless classes.
 
-    def __init__(self, weights_only: bool) -> None:
+    ``trained`` names the entries that are a TrainState. What a checkpoint has no optimizer state of at all
+    is a parameter that had no gradient before it was saved; its state is ``{}`` after loading. Any other key
+    that a checkpoint does not have is an error.
+    """
+
+    def __init__(self, weights_only: bool, trained: Collection[str] = ()) -> None:
         super().__init__()
         self._weights_only = weights_only
+        self._trained = trained
+
+    def set_up_planner(
+        self, state_dict: dict[str, Any], metadata: Metadata | None = None, is_coordinator: bool = False
+    ) -> None:
+        super().set_up_planner(state_dict, metadata, is_coordinator)
+        saved = metadata.state_dict_metadata if metadata is not None else {}
+        of_parameters: dict[tuple[str, str], list[str]] = {}
+        for key, (entry, *path) in self.mappings.items():
+            if entry in self._trained and path[:2] == ["optimizer", "state"]:
+                of_parameters.setdefault((str(entry), str(path[2])), []).append(key)
+        for (entry, parameter), keys in of_parameters.items():
+            if not any(key in saved for key in keys):
+                self.original_state_dict[entry]["optimizer"]["state"][parameter] = {}
+                for key in keys:
+                    del self.state_dict[key], self.mappings[key]
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         if self._weights_only:
