@@ -128,8 +128,39 @@ def test_what_the_loop_leaves_of_a_step_is_not_in_the_next() -> None:
     next(begun)
     third = next(steps)
     assert [sample for part, _ in third for sample in part] == expected[2]
-    assert list(third) == []
-    assert list(begun) == [], "the step before has ended"
+    with pytest.raises(RuntimeError, match="5 of the 6 micro batches of this step were dropped"):
+        next(begun)
+
+
+def ahead(steps: Iterator[Any]) -> Iterator[Any]:
+    """As a prefetcher does: one step before the loop has asked for it."""
+    held = next(steps)
+    for step in steps:
+        yield held
+        held = step
+
+
+@pytest.mark.parametrize(
+    "wrapped", [ahead, lambda steps: iter(list(islice(steps, 3)))], ids=["ahead", "list"]
+)
+@pytest.mark.parametrize("accumulates", [False, True])
+def test_a_step_that_is_taken_too_early_is_not_empty_but_an_error(wrapped: Any, accumulates: bool) -> None:
+    step = next(wrapped(batches_of(1)[0].load(Numbered(), collate_fn=plain)))
+    with pytest.raises(RuntimeError, match=r"6 of the 6 micro batches .* prefetcher around load\(\)"):
+        next(iter(step.accumulate(nn.Linear(1, 1)) if accumulates else step))
+
+
+@pytest.mark.parametrize("accumulates", [False, True])
+def test_a_step_comes_only_once(accumulates: bool) -> None:
+    steps = batches_of(1)[0].load(Numbered(), collate_fn=plain)
+    step = next(steps)
+    assert len(list(step)) == 6
+    again = step.accumulate(nn.Linear(1, 1)) if accumulates else step
+    with pytest.raises(
+        RuntimeError, match=r"the 6 micro batches of this step have been taken already.*list\(step\)"
+    ):
+        list(again)
+    assert len(list(next(steps))) == 6
 
 
 def test_steps_say_what_they_are() -> None:

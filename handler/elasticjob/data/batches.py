@@ -31,6 +31,9 @@ class GlobalBatch(Generic[T]):
     ``loss_of`` is a mean over samples. The gradient, averaged over ranks as DDP and FSDP do it, is then that
     of the mean over the global batch. There are as many micro batches on each rank (``len``). The weight of
     one is 0 if this rank has no sample for it; it takes part with another rank's.
+
+    Iterate over it once, before the next step is taken, which drops what is left of this one. Raises
+    RuntimeError otherwise: there are no samples any more, and the position is after them.
     """
 
     def __init__(
@@ -48,7 +51,7 @@ class GlobalBatch(Generic[T]):
         self._weights = weights
         self._loaded = loaded
         self._ids = ids
-        self._taken = 0
+        self._taken = self._dropped = 0
 
     @property
     def ids(self) -> list[int]:
@@ -59,9 +62,28 @@ class GlobalBatch(Generic[T]):
         return len(self._weights)
 
     def __iter__(self) -> Iterator[tuple[T, float]]:
-        while self._taken < len(self._weights):
+        again = self._taken == len(self)
+        while self._taken < len(self):
             self._taken += 1
             yield next(self._loaded), self._weights[self._taken - 1]
+        if self._dropped:
+            raise RuntimeError(
+                f"{self._dropped} of the {len(self)} micro batches of this step were dropped when the next "
+                "step was taken: go through each step before you take the next. A list or a prefetcher "
+                "around load() takes steps ahead; let DataLoader do so, by num_workers and prefetch_factor"
+            )
+        if again:
+            raise RuntimeError(
+                f"the {len(self)} micro batches of this step have been taken already, and come only once: "
+                "keep them if you need them again, by kept = list(step)"
+            )
+
+    def _drop(self) -> None:
+        """Take what the loop has left of this step, so that the next one begins with its own samples."""
+        self._dropped = len(self) - self._taken
+        while self._taken < len(self):
+            self._taken += 1
+            next(self._loaded)
 
     def accumulate(self, model: nn.Module) -> Iterator[tuple[T, float]]:
         """The same, but ranks exchange the gradients of ``model`` in the last micro batch only.
@@ -69,7 +91,7 @@ class GlobalBatch(Generic[T]):
         That is quicker with DDP. FSDP2 then holds whole gradients instead of shards.
         """
         for loaded, its_weight in self:
-            last = self._taken == len(self._weights)
+            last = self._taken == len(self)
             with nullcontext() if last else _without_exchange(model):
                 yield loaded, its_weight
 
@@ -243,8 +265,7 @@ class GlobalBatches:
             batch = GlobalBatch(step.epoch, step.size, weights, loaded, ids)
             self._position = after
             yield batch
-            for _ in batch:  # what the loop has left of it
-                pass
+            batch._drop()
 
 
 class EpochSampler:
