@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from elasticjob.data import Blocks
 from elasticjob.data.order import Shuffled
 from elasticjob.data.permutation import permutation
+from elasticjob.data.plan import share
 
 seeds = st.integers(0, 2**64)
 
@@ -96,6 +97,21 @@ def test_a_rank_reads_only_the_blocks_of_its_lanes() -> None:
     ]
     assert [len(each) for each in read_by] == [6, 6]
     assert read_by[0].isdisjoint(read_by[1])
+
+
+@pytest.mark.parametrize(("batch_size", "fewest", "most"), [(512, 8, 8), (100, 12, 21)])
+def test_lanes_that_divide_the_batch_keep_a_rank_to_its_share(
+    batch_size: int, fewest: int, most: int
+) -> None:
+    """The figures of docs/use/data.md."""
+    blocks = Blocks([1000] * 128, never_read, lanes=64)
+    lanes: list[set[int]] = [set() for _ in range(8)]
+    for start in range(0, 200 * batch_size, batch_size):
+        batch = blocks.batch(start, batch_size)
+        for rank, its in enumerate(lanes):
+            part = share(batch_size, rank, 8)
+            its.update(position % 64 for position in batch[part.start : part.stop])
+    assert (min(map(len, lanes)), max(map(len, lanes))) == (fewest, most)
 
 
 def test_blocks_that_do_not_fit_are_refused() -> None:

@@ -17,9 +17,10 @@ class Blocks:
 
     An epoch shuffles the blocks, and the samples within each. It reads ``lanes`` blocks at a time, all ranks
     together: the shuffled blocks are cut into this number of lanes of equal length, and each global batch
-    takes as many samples from each lane. A rank has its share of the lanes, and holds one block of each. So
-    choose at least as many lanes as there will be ranks with their loader's workers. More lanes mix better
-    and hold more memory.
+    takes samples of all lanes in turn. A rank has its share of the lanes, and holds one block of each. So
+    choose at least as many lanes as there will be ranks with their loader's workers, and a number that
+    divides the batch size: otherwise a rank's lanes differ from batch to batch, and it holds a block of each
+    that it has come to, not to read blocks again. More lanes mix better and hold more memory.
     """
 
     def __init__(self, lengths: Sequence[int], read: Callable[[int], Sequence[Any]], *, lanes: int) -> None:
