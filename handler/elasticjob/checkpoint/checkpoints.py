@@ -101,6 +101,8 @@ class Checkpoints:
         self._pending: tuple[Name, Future[Any]] | None = None
         self._good: Name | None = None
         self._last_step = -1
+        self._reached = self._newest = 0
+        """The step that the state is known to have come to; the newest in the folder when it was resumed."""
         number = os.environ.get("ELASTICJOB_ROUND")
         run = os.environ.get("TORCHELASTIC_RUN_ID", "")
         me = records.holder_of(
@@ -141,12 +143,14 @@ class Checkpoints:
         if self._ranks.rank == 0:
             milliseconds = round((time.monotonic() - began) * 1000)
             say_resumed(Resumed(loaded.step, loaded.source, milliseconds, loaded.pieces_from_peers))
+        self._reached = loaded.step
         return loaded.step
 
     def _load_newest(self, state: dict[str, Any]) -> _Loaded:
         """Try what there is, the newest first; at the same step memory comes before the folder."""
         in_memory = self._memory.candidates() if self._memory is not None else []
         stored: list[tuple[Name, Marker | str]] = self._ranks.agreed(self._directory.candidates)
+        self._newest = next((name.step for name, marker in stored if isinstance(marker, Marker)), 0)
         damaged: dict[Name, str] = {}
         for one in _newest_first(in_memory, stored):
             if isinstance(one, Candidate):
@@ -224,6 +228,7 @@ class Checkpoints:
             raise ValueError(
                 f"step is {step}, expected more than {self._last_step}, the step of the last checkpoint"
             )
+        self._reached = step
         if self._memory is not None and self._memory_every and (stops or step % self._memory_every == 0):
             self._save_to_memory(self._memory, step, state, stops=stops)
         if stops and not to_folder:
@@ -285,13 +290,27 @@ class Checkpoints:
     def close(self) -> None:
         """Wait for the last save, and let another job use the folder at once, unless ``should_stop`` has
         returned True: then this job continues. Call it before ``destroy_process_group``. Raises what ``wait``
-        raises."""
+        raises. A warning says if the folder does not have the last step that ``save`` has got, or ``resume``
+        has found."""
         gives_up = False
         try:
             self.wait()
             gives_up = not stopping.is_stopping()
+            if gives_up:
+                self._warn_if_behind()
         finally:
             self._end(gives_up=gives_up)
+
+    def _warn_if_behind(self) -> None:
+        """It is too late to save: what the state is now, after the script's last call, is not known."""
+        newest = self._newest if self._good is None else self._good.step
+        if newest < self._reached:
+            there = f"whose newest checkpoint is of step {newest}" if newest else "which has no checkpoint"
+            self._say(
+                logging.WARNING,
+                f"step {self._reached} is not in {self._path}, {there}: if the job ends now, it is lost. "
+                "Save the last step after the loop, by save(step, state, now=True)",
+            )
 
     def __enter__(self) -> Checkpoints:
         return self

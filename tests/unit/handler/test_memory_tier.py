@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from elasticjob.checkpoint import Checkpoints
+from elasticjob.checkpoint import CheckpointError, Checkpoints
+from elasticjob.checkpoint.directory import Directory
+from elasticjob.checkpoint.records import Marker, Name
 from elasticjob.contract.names import MEMORY_AGENT_ENV, PROGRESS_DIR_ENV, ROUND_ENV
 from elasticjob.worker.resumed import Source, read_resumed
+from tests.guides.pages import program
 from tests.unit.memory.agents import Pod, begin, text
 
 
@@ -35,14 +38,18 @@ class Job:
         monkeypatch.setenv(PROGRESS_DIR_ENV, str(folder))
         monkeypatch.setenv("TORCHELASTIC_RUN_ID", "A")
 
-    def open(self, number: int, *, met: bool = True) -> Checkpoints:
-        """The workers of the next round begin."""
+    def enter(self, number: int, *, met: bool = True) -> None:
+        """The next round begins."""
         if met:
             begin(number, self.pod, *self.others)
         else:
             self.pod.enter(number)
         self.patch.setenv(ROUND_ENV, str(number))
         self.patch.setenv(MEMORY_AGENT_ENV, self.pod.where)
+
+    def open(self, number: int, *, met: bool = True) -> Checkpoints:
+        """Its workers begin."""
+        self.enter(number, met=met)
         return Checkpoints(self.folder / "run", every=100, memory_every=1)
 
 
@@ -147,6 +154,78 @@ def test_what_was_resumed_from_memory_can_be_saved_to_the_folder(job: Job) -> No
         assert later.resume(found) == 7
         later.save(7, found, now=True)
     assert [path.parent.name[-8:] for path in (job.folder / "run").glob("*/complete.json")] == ["00000007"]
+
+
+def stored(job: Job) -> list[int]:
+    """The steps that the folder has."""
+    return sorted(int(path.parent.name[-8:]) for path in (job.folder / "run").glob("*/complete.json"))
+
+
+def test_the_loop_of_the_page_stores_the_last_step_if_its_save_has_failed_in_the_round_before(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = program("memory-checkpoints.md", ('"/checkpoints"', "folder"))
+    trained: list[int] = []
+    names: dict[str, Any] = {
+        "Checkpoints": Checkpoints,
+        "folder": job.folder / "run",
+        "STEPS": 3,
+        "state": state(0),
+        "should_stop": lambda _: False,
+    }
+
+    def train(step: int) -> None:
+        await_copies(names["checkpoints"])
+        trained.append(step)
+        names["state"]["step"] = step
+
+    def fails(directory: Directory, name: Name, marker: Marker) -> None:
+        await_copies(names["checkpoints"])
+        raise OSError(f"no answer, and {directory.folder(name)} stays without {marker}")
+
+    names["train"] = train
+    job.enter(1)
+    with monkeypatch.context() as patched:
+        patched.setattr(Directory, "complete", fails)
+        with pytest.raises(CheckpointError, match="no answer"):
+            exec(loop, names)
+    assert stored(job) == []
+
+    job.enter(2)
+    names["state"] = state(0)
+    exec(loop, names)
+    assert trained == [1, 2, 3]
+    assert names["state"]["step"] == 3
+    assert stored(job) == [3]
+
+
+def test_a_warning_says_that_the_last_step_is_not_in_the_folder(
+    job: Job, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def warned() -> list[str]:
+        told = [r.getMessage() for r in caplog.records if " is not in " in r.getMessage()]
+        caplog.clear()
+        return [text.partition(":")[0].replace(str(job.folder / "run"), "FOLDER") for text in told]
+
+    with job.open(1) as checkpoints:
+        checkpoints.save(1, state(1))
+        await_copies(checkpoints)
+    assert warned() == ["step 1 is not in FOLDER, which has no checkpoint"]
+    with job.open(2) as checkpoints:
+        assert checkpoints.resume(state(0)) == 1
+        checkpoints.save(1, state(1), now=True)
+        checkpoints.save(2, state(2))
+        await_copies(checkpoints)
+    with job.open(3) as checkpoints:
+        assert checkpoints.resume(state(0)) == 2
+    assert warned() == ["step 2 is not in FOLDER, whose newest checkpoint is of step 1"] * 2
+    with monkeypatch.context() as patched, job.open(4) as checkpoints:
+        assert checkpoints.resume(state(0)) == 2
+        patched.setattr("elasticjob.worker.stopping.is_stopping", lambda: True)
+    with job.open(5) as checkpoints:
+        assert checkpoints.resume(state(0)) == 2
+        checkpoints.save(2, state(2), now=True)
+    assert warned() == []
 
 
 def test_a_former_round_s_pieces_stay_until_this_one_has_a_complete_save(job: Job, pod: Pod) -> None:
