@@ -28,6 +28,18 @@ class TrainState(Stateful):
         model, optimizers = get_state_dict(self._model, self._optimizers)
         return {"model": model, "optimizer": optimizers}
 
+    def to_save(self) -> dict[str, Any]:
+        """The same, but without a state that the optimizer has not made itself: DCP makes one to load into,
+        by a step without gradients, which Adam would count."""
+        unused = [optimizer for optimizer in self._optimizers if not optimizer.state]
+        for optimizer in unused:
+            optimizer.state[next(one for group in optimizer.param_groups for one in group["params"])] = {}
+        try:
+            return self.state_dict()
+        finally:
+            for optimizer in unused:
+                optimizer.state.clear()
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         set_state_dict(
             self._model,
@@ -53,7 +65,13 @@ def check(state: Mapping[str, Any]) -> None:
 def entries(state: Mapping[str, Any]) -> dict[str, Any]:
     """The entries as DCP divides them. It would call ``state_dict`` itself, in the thread that writes, which
     has another current device."""
-    return {key: value.state_dict() if isinstance(value, Stateful) else value for key, value in state.items()}
+    return {key: _entry(value) for key, value in state.items()}
+
+
+def _entry(value: Any) -> Any:
+    if isinstance(value, TrainState):
+        return value.to_save()
+    return value.state_dict() if isinstance(value, Stateful) else value
 
 
 def trained(state: Mapping[str, Any]) -> list[str]:

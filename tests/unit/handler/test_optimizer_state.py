@@ -15,6 +15,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.nn.parallel import DistributedDataParallel
 
 from elasticjob.checkpoint import Checkpoints, TrainState
+from elasticjob.checkpoint.state import entries
 from elasticjob.contract.names import MEMORY_AGENT_ENV, ROUND_ENV
 from tests.unit.memory.agents import Pod, begin
 
@@ -33,6 +34,7 @@ Wrap = Callable[[nn.Module], nn.Module]
 OPTIMIZERS: dict[str, Optimizer] = {
     "AdamW": partial(torch.optim.AdamW, lr=0.1),
     "SGD with momentum": partial(torch.optim.SGD, lr=0.1, momentum=0.9, dampening=0.5),
+    "SGD": partial(torch.optim.SGD, lr=0.1),
 }
 
 
@@ -117,6 +119,24 @@ def test_a_parameter_without_a_gradient_before_the_save(
                 run.step(step)
                 checkpoints.save(step, run.state)
         assert_same(run.found(), undisturbed(wrap, optimizer, until))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@pytest.mark.parametrize("wrap", [plain, ddp, fsdp])
+def test_a_save_before_the_first_step_changes_nothing(
+    wrap: Wrap, optimizer: Optimizer, tmp_path: Path
+) -> None:
+    """Adam does not count a step, and with torch 2.4 SGD without momentum may have gradients."""
+    for _ in ("the run that saves", "the run that resumes from it"):
+        run = Run(wrap, optimizer)
+        with Checkpoints(tmp_path) as checkpoints:
+            assert checkpoints.resume(run.state) == 0
+            checkpoints.save(0, run.state)
+            checkpoints.wait()
+            run.step(1)
+            torch.autograd.backward(run.model(torch.ones(1, 4), False).sum())
+            entries(run.state)
+        assert_same(run.found(), undisturbed(wrap, optimizer, 1))
 
 
 def test_what_ddp_has_saved_is_loaded_without_it(tmp_path: Path) -> None:
