@@ -4,6 +4,7 @@ items."""
 from __future__ import annotations
 
 import io
+import pickle
 import random
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -56,7 +57,8 @@ def content_of(state: State, name: PieceName) -> Content:
         WriteItem(MetadataIndex(f"bytes{name.rank}"), WriteItemType.BYTE_IO),
     ]
     planner = cast(SavePlanner, SimpleNamespace(resolve_data=resolve_data))
-    return Content(planner, items, _metadata(name.save.world) if name.rank == 0 else None, name)
+    metadata = b"" if name.rank else pickle.dumps(_metadata(name.save.world))
+    return Content(planner, items, metadata, name)
 
 
 def load(pieces: Sequence[Pieces], candidate: Candidate) -> State | str:

@@ -7,13 +7,13 @@ before have ended on all ranks, and well. So no rank waits for a copy, and all d
 from __future__ import annotations
 
 import os
+import pickle
 import zlib
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import SavePlan
 
 from elasticjob.checkpoint.errors import CheckpointError
@@ -81,7 +81,8 @@ class MemoryTier:
         self._undivided: SavePlan | None = None
         """The plan of a save that was skipped, if that state was not like the one before."""
         self._final: SavePlan | None = None
-        self._metadata: Metadata | None = None
+        self._metadata = b""
+        """DCP's, pickled, on rank 0."""
         self._buffers = Mappings()
         self._saves = Saves()
         self._problem = ""
@@ -183,7 +184,8 @@ class MemoryTier:
         """Divide a state that is not like the one before. Together."""
 
         def divide(plans: list[SavePlan]) -> list[SavePlan]:
-            divided, self._metadata = self._planner.create_global_plan(plans)
+            divided, metadata = self._planner.create_global_plan(plans)
+            self._metadata = pickle.dumps(metadata)
             return divided
 
         self._final = self._planner.finish_plan(self._ranks.divided(plan, divide))
@@ -197,8 +199,7 @@ class MemoryTier:
         name = PieceName(self._agent.job, self._folder, save, self._ranks.rank)
         stale = self._saves.begin(name)
         try:
-            metadata = self._metadata if self._ranks.rank == 0 else None
-            content = Content(self._planner, self._final.items, metadata, name)
+            content = Content(self._planner, self._final.items, self._metadata, name)
             descriptor = self._agent.lend(content.size, self._saves.complete, stale)
             try:
                 content.write(self._buffers.get(descriptor, content.devices))

@@ -62,12 +62,12 @@ def key_of(index: MetadataIndex) -> Key:
 class Content:
     """What a rank is about to save. ``size`` is that of the piece, in bytes.
 
-    ``planner`` has the state, and ``items`` are this rank's share of it; ``metadata`` is None but on rank 0.
-    ``name`` is that of the piece.
+    ``planner`` has the state, and ``items`` are this rank's share of it; ``metadata`` is pickled, b"" but on
+    rank 0. ``name`` is that of the piece.
     """
 
     def __init__(
-        self, planner: SavePlanner, items: Sequence[WriteItem], metadata: Metadata | None, name: PieceName
+        self, planner: SavePlanner, items: Sequence[WriteItem], metadata: bytes, name: PieceName
     ) -> None:
         self._tensors: list[tuple[torch.Tensor, Spot]] = []
         spots: dict[Key, Spot] = {}
@@ -90,11 +90,10 @@ class Content:
                 spots[key_of(item.index)] = Spot(end, len(value))
                 end += len(value)
         index = json.dumps([[key.name, key.offsets, *spot] for key, spot in spots.items()]).encode()
-        pickled = b"" if metadata is None else pickle.dumps(metadata)
         named = _named(name)
-        crc32 = zlib.crc32(index + pickled + named)
-        footer = FOOTER.pack(MAGIC, end, len(index), len(pickled), len(named), crc32)
-        self._tail = b"".join([*values, index, pickled, named, footer])
+        crc32 = zlib.crc32(index + metadata + named)
+        footer = FOOTER.pack(MAGIC, end, len(index), len(metadata), len(named), crc32)
+        self._tail = b"".join([*values, index, metadata, named, footer])
         self.size = self._tail_at + len(self._tail)
 
     def write(self, memory: torch.Tensor) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.distributed.checkpoint.metadata import Metadata
 
 from elasticjob.checkpoint.memory import MemoryTier
 from elasticjob.checkpoint.ranks import Ranks
@@ -34,6 +36,30 @@ def test_it_is_enough_if_all_pods_stay_and_another_one_has_a_copy(
         pod.keeper.all_stay(1)
     assert tier.is_enough(7, 60) == enough
     assert not tier.is_enough(8, 60), "another step"
+    tier.close()
+
+
+def test_the_metadata_is_pickled_once_for_saves_that_are_alike(
+    pods: MakePod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All ranks wait for rank 0, which takes up to a second for it in a large job."""
+    pickled, dumps = [], pickle.dumps
+
+    def counted(value: object, *args: Any, **kwargs: Any) -> bytes:
+        if isinstance(value, Metadata):
+            pickled.append(value)
+        return dumps(value, *args, **kwargs)
+
+    monkeypatch.setattr(pickle, "dumps", counted)
+    pod = pods()
+    begin(1, pod)
+    tier = opened(pod, tmp_path)
+    save_all(tier, 1, 2, 3, 4)
+    assert len(pickled) == 1
+    assert tier.save(5, state(5) | {"more": torch.ones(2)})
+    assert len(pickled) == 2
+    tier.await_copies(60)
+    assert loaded(tier, tier.candidates()[0]) == 5
     tier.close()
 
 
