@@ -107,7 +107,7 @@ class Worker:
         stale = self.saves.begin(name)
         content = content_of(state, name)
         yield "begun"
-        self._descriptor = self.pod.keeper.lend(self.key, content.size, self.saves.complete, stale)
+        self._descriptor = self.pod.keeper.lend(self.key, self.rank, content.size, self.saves.complete, stale)
         if self.key == self.pod.key:
             self._ledger.written_over(stale)
         yield "lent"

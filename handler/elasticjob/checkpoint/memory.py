@@ -200,9 +200,9 @@ class MemoryTier:
         stale = self._saves.begin(name)
         try:
             content = Content(self._planner, self._final.items, self._metadata, name)
-            descriptor = self._agent.lend(content.size, self._saves.complete, stale)
+            descriptor = self._agent.lend(name.rank, content.size, self._saves.complete, stale)
             try:
-                content.write(self._buffers.get(descriptor, content.devices))
+                content.write(self._buffers.get(descriptor, content.size, content.devices))
                 self._agent.take(name, content.size, descriptor)
             finally:
                 os.close(descriptor)

@@ -21,7 +21,7 @@ from elasticjob.worker.script_log import ScriptLog
 log = ScriptLog("elasticjob.checkpoint")
 
 MAPPED = 3
-"""How many buffers stay mapped: two are used in turn, and a third while the state grows."""
+"""How many buffers stay mapped: two are used in turn, and a third while the agent replaces one."""
 PORTABLE = 1
 """``cudaHostRegisterPortable``: the memory is registered for all GPUs that this process uses."""
 
@@ -34,13 +34,19 @@ class Mappings:
         self._registered: dict[int, torch.device] = {}
         self._refused = False
 
-    def get(self, descriptor: int, devices: Collection[torch.device]) -> torch.Tensor:
-        """A buffer as a tensor; mapped once, because that touches all of its pages. ``devices``: the GPUs
-        whose tensors will be copied into it."""
+    def get(self, descriptor: int, size: int, devices: Collection[torch.device]) -> torch.Tensor:
+        """A buffer as a tensor; mapped once, because that touches all of its pages. ``size``: how many bytes
+        of it are needed; ``devices``: the GPUs whose tensors will be copied into it.
+
+        Those that have become too small are let go of: the agent has freed them, and does not count what a
+        mapping keeps.
+        """
         status = os.fstat(descriptor)
         memory = self._buffers.pop(status.st_ino, None)
         if memory is None:
             memory = torch.frombuffer(mmap.mmap(descriptor, status.st_size), dtype=torch.uint8)
+        for small in [inode for inode, one in self._buffers.items() if one.numel() < size]:
+            self._let_go(small)
         self._buffers[status.st_ino] = memory
         if devices and status.st_ino not in self._registered and not self._refused:
             device = next(iter(devices))

@@ -73,10 +73,10 @@ class Agent:
         """Wait until the copy of this piece has ended."""
         self._ask("await", name=name.fields(), seconds=min(seconds, ANSWER_SECONDS / 2))
 
-    def lend(self, size: int, complete: Save | None, stale: Iterable[PieceName]) -> int:
-        """A descriptor of a buffer for ``size`` bytes."""
+    def lend(self, rank: int, size: int, complete: Save | None, stale: Iterable[PieceName]) -> int:
+        """A descriptor of a buffer for a piece of this rank, of ``size`` bytes."""
         names = [name.fields() for name in stale]
-        return self._one(self._ask("lend", size=size, complete=complete, stale=names)[1])
+        return self._one(self._ask("lend", rank=rank, size=size, complete=complete, stale=names)[1])
 
     def take(self, name: PieceName, size: int, descriptor: int) -> None:
         """The piece is written: from now on it outlives this process."""

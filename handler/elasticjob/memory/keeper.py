@@ -165,9 +165,9 @@ class Keeper:
         with self._changed:
             self._changed.wait_for(ended, seconds)
 
-    def lend(self, key: str, size: int, complete: Save | None, stale: Iterable[PieceName]) -> int:
-        """A buffer for a piece of this size; its descriptor is the caller's. ``complete``: the newest save of
-        this round that all ranks have completed; ``stale``: pieces that the worker writes over.
+    def lend(self, key: str, rank: int, size: int, complete: Save | None, stale: Iterable[PieceName]) -> int:
+        """A buffer for a piece of this rank and size, its descriptor the caller's. ``complete``: the newest
+        save of this round that all ranks have completed; ``stale``: pieces that the worker writes over.
 
         Raises RefusedError if there is no room for it.
         """
@@ -175,7 +175,7 @@ class Keeper:
             self._present(key)
             self._drop_superseded(complete)
             self._shelf.drop(stale, self._round.number)
-            descriptor = self._spare_or_promise(size, own=True)
+            descriptor = self._spare_or_promise(size, own=True, rank=rank)
         return self._made(key, size) if descriptor is None else descriptor
 
     def take_back(self, inodes: Iterable[int]) -> None:
@@ -282,7 +282,7 @@ class Keeper:
             self._drop_superseded(complete)
             copies = [one for one, piece in self._shelf.pieces.items() if not piece.own]
             self._shelf.drop(decide.replaced(copies, kept, name), present.number)
-            descriptor = self._spare_or_promise(size, own=False)
+            descriptor = self._spare_or_promise(size, own=False, rank=name.rank)
         return self._made(key, size) if descriptor is None else descriptor
 
     def take_copy(self, key: str, name: PieceName, size: int, crc32: int, descriptor: int) -> None:
@@ -297,12 +297,12 @@ class Keeper:
             os.close(descriptor)
             raise
 
-    def was_cut(self, key: str, descriptor: int) -> None:
-        """The copy has not come to its end: it does not count."""
+    def was_cut(self, key: str, name: PieceName, descriptor: int) -> None:
+        """This copy has not come to its end: it does not count."""
         with self._changed:
             self._shelf.lent.pop(inode(descriptor), None)
             if self._round.key == key:
-                self._shelf.give_back(descriptor, own=False)
+                self._shelf.give_back(descriptor, own=False, rank=name.rank)
             else:
                 os.close(descriptor)
 
@@ -368,11 +368,11 @@ class Keeper:
             raise RefusedError(f"{piece.name} is held here already, and a piece never changes")
         self._shelf.add(piece)
 
-    def _spare_or_promise(self, size: int, *, own: bool) -> int | None:
+    def _spare_or_promise(self, size: int, *, own: bool, rank: int) -> int | None:
         """A spare buffer. None: there is room for a new one, which ``_made`` makes."""
         if self._off:
             raise RefusedError(self._off)
-        descriptor = self._shelf.spare(size, own=own)
+        descriptor = self._shelf.spare(size, own=own, rank=rank)
         if descriptor is not None:
             self._shelf.lent[inode(descriptor)] = capacity(descriptor)
             return descriptor

@@ -79,7 +79,8 @@ class ForWorkers:
             wire.send(sock, {})
         elif what == "lend":
             stale = [parse(one) for one in message["stale"]]
-            descriptor = keeper.lend(key, _size(message), _save(message["complete"]), stale)
+            size, complete = _size(message), _save(message["complete"])
+            descriptor = keeper.lend(key, int(message["rank"]), size, complete, stale)
             lent.add(inode(descriptor))
             _hand_over(sock, {}, descriptor)
         elif what == "take":
@@ -146,7 +147,7 @@ class ForMembers:
             crc32 = wire.receive_piece(sock, descriptor, size)
             wire.wait_long(sock)
         except BaseException as error:
-            self._keeper.was_cut(key, descriptor)
+            self._keeper.was_cut(key, name, descriptor)
             logger.debug("%s did not arrive: %s", name, error)
             raise
         self._keeper.take_copy(key, name, size, crc32, descriptor)

@@ -50,12 +50,14 @@ class _Buffer:
 
 
 class Shelf:
-    """Pieces by name, own ones and copies; spare buffers of both kinds; sizes of the buffers that are with a
-    worker. A worker of this round may have mapped an own spare buffer, so these are never used for copies."""
+    """Pieces by name, own ones and copies; spare buffers, each for the rank whose piece it was; sizes of the
+    buffers that are with a worker. A worker of this round may have mapped an own spare buffer, so these are
+    never used for copies, nor for another worker, which would have to map them."""
 
     def __init__(self) -> None:
         self.pieces: dict[PieceName, Piece] = {}
-        self._spare: dict[bool, list[_Buffer]] = {True: [], False: []}
+        self._spare: dict[tuple[bool, int], list[_Buffer]] = {}
+        """By whether it is for own pieces, and rank."""
         self.lent: dict[int, int] = {}
         """Capacity by inode."""
         self.promised = 0
@@ -81,10 +83,10 @@ class Shelf:
         """Put a piece there. There is none of its name."""
         self.pieces[piece.name] = piece
 
-    def spare(self, size: int, *, own: bool) -> int | None:
-        """A spare buffer for ``size`` bytes, which is the caller's from now on; None if there is none. Those
-        that are too small are freed: the state has grown."""
-        buffers = self._spare[own]
+    def spare(self, size: int, *, own: bool, rank: int) -> int | None:
+        """A spare buffer of this rank for ``size`` bytes, which is the caller's from now on; None if there is
+        none. Those of it that are too small are freed: its part of the state has grown."""
+        buffers = self._spare.get((own, rank), [])
         for one in [one for one in buffers if one.capacity < size]:
             buffers.remove(one)
             os.close(one.descriptor)
@@ -94,9 +96,9 @@ class Shelf:
         buffers.remove(one)
         return one.descriptor
 
-    def give_back(self, descriptor: int, *, own: bool) -> None:
-        """Use this buffer for the next piece."""
-        self._spare[own].append(_Buffer(descriptor, capacity(descriptor)))
+    def give_back(self, descriptor: int, *, own: bool, rank: int) -> None:
+        """Use this buffer for the next piece of the rank."""
+        self._spare.setdefault((own, rank), []).append(_Buffer(descriptor, capacity(descriptor)))
 
     def drop(self, names: Iterable[PieceName], reused_of_round: int) -> None:
         """Let pieces go. The buffers of those that this round has saved are used again; a process of a former
@@ -106,7 +108,7 @@ class Shelf:
             if piece is None:
                 continue
             if name.save.round == reused_of_round and piece.ended is not None:
-                self.give_back(piece.descriptor, own=piece.own)
+                self.give_back(piece.descriptor, own=piece.own, rank=name.rank)
             else:
                 os.close(piece.descriptor)
 

@@ -100,7 +100,7 @@ def save(
     size: int = SIZE,
 ) -> int:
     """Save a piece filled with its step. Returns the inode of its memory."""
-    descriptor = worker.lend(size, complete, stale)
+    descriptor = worker.lend(name.rank, size, complete, stale)
     try:
         os.pwrite(descriptor, bytes([name.save.step]) * size, 0)
         worker.take(name, size, descriptor)

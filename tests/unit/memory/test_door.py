@@ -136,7 +136,7 @@ def test_to_make_a_buffer_holds_up_no_other_request(pods: MakePod, monkeypatch: 
         assert making.wait(60)
         assert not worker.state_of(None).off
         assert pod.held_bytes() == SIZE, "the room is taken already"
-        assert "a pod may hold" in refusal(lambda: worker.lend(2 * SIZE, None, ()))
+        assert "a pod may hold" in refusal(lambda: worker.lend(0, 2 * SIZE, None, ()))
         go_on.set()
         assert wire.receive(sock) == {}
 

@@ -26,12 +26,12 @@ def test_a_worker_left_behind_by_an_earlier_round_is_refused(pods: MakePod) -> N
     pod = pods()
     begin(1, pod)
     zombie = pod.worker()
-    descriptor = zombie.lend(SIZE, None, ())
+    descriptor = zombie.lend(0, SIZE, None, ())
     begin(2, pod)
 
     assert "round is over" in refusal(lambda: zombie.take(name_of(1, 5), SIZE, descriptor))
     assert "round is over" in refusal(lambda: zombie.take(name_of(2, 5), SIZE, descriptor))
-    assert "round is over" in refusal(lambda: zombie.lend(SIZE, None, ()))
+    assert "round is over" in refusal(lambda: zombie.lend(0, SIZE, None, ()))
     assert "round is over" in refusal(lambda: zombie.resumed(None, 1))
     os.close(descriptor)
     assert pod.held() == []
@@ -159,7 +159,7 @@ def test_a_worker_that_dies_between_buffer_and_hand_over_leaves_no_memory(pods: 
     pod = pods()
     begin(1, pod)
     worker = pod.worker()
-    descriptor = worker.lend(SIZE, None, ())
+    descriptor = worker.lend(0, SIZE, None, ())
     assert pod.held_bytes() == SIZE
 
     os.close(descriptor)
@@ -187,7 +187,7 @@ def test_a_piece_is_not_larger_than_its_buffer(pods: MakePod) -> None:
     pod = pods()
     begin(1, pod)
     worker = pod.worker()
-    descriptor = worker.lend(SIZE, None, ())
+    descriptor = worker.lend(0, SIZE, None, ())
 
     assert "has lent" in refusal(lambda: worker.take(name_of(1, 3), SIZE + 1, descriptor))
     os.close(descriptor)
@@ -230,7 +230,7 @@ def test_buffers_are_used_again_in_a_round_and_not_in_the_next(pods: MakePod) ->
     assert len(set(used)) == 2
     assert pod.held() == ["1.5.0", "1.6.0"]
 
-    mapped = os.dup(worker.lend(SIZE, name_of(1, 6).save, ()))  # a worker that hangs there keeps it
+    mapped = os.dup(worker.lend(0, SIZE, name_of(1, 6).save, ()))  # a worker that hangs there keeps it
     begin(2, pod)
     new = pod.worker()
     new.resumed(name_of(1, 6).save, 1)

@@ -224,7 +224,7 @@ def test_without_room_a_save_is_refused_with_what_to_do(pods: MakePod) -> None:
     begin(1, pod)
     worker = pod.worker()
     save(worker, name_of(1, 3))
-    assert "4 times the state" in refusal(lambda: worker.lend(SIZE, None, ()))
+    assert "4 times the state" in refusal(lambda: worker.lend(0, SIZE, None, ()))
 
 
 def test_the_gate_is_asked_before_memory_is_used(pods: MakePod) -> None:
@@ -238,7 +238,7 @@ def test_the_gate_is_asked_before_memory_is_used(pods: MakePod) -> None:
     begin(1, pod)
     worker = pod.worker()
     save(worker, name_of(1, 3))
-    assert refusal(lambda: worker.lend(SIZE, None, ())) == "training needs the memory"
+    assert refusal(lambda: worker.lend(0, SIZE, None, ())) == "training needs the memory"
     assert asked == [SIZE, SIZE]
 
 
@@ -254,6 +254,24 @@ def test_a_state_that_has_grown_gets_new_buffers(pods: MakePod) -> None:
     assert pod.held_bytes() == 4 * SIZE
 
 
+@pytest.mark.parametrize("sizes", [(3, 1, 2), (1, 2, 3), (2, 2, 2)])
+def test_each_worker_of_a_pod_uses_its_own_two_buffers_again(pods: MakePod, sizes: tuple[int, ...]) -> None:
+    """Other ones would be new memory, or that of another worker, and have to be mapped at each save."""
+    a, b = pods(limit=24 * SIZE), pods(limit=24 * SIZE)
+    begin(1, a, b)
+    workers = [a.worker() for _ in sizes]
+    used: list[set[int]] = [set() for _ in sizes]
+    copies: list[set[int]] = [set() for _ in sizes]
+    for at in range(1, 8):
+        complete = name_of(1, at - 1, 0, 3).save if at > 1 else None
+        for rank, (worker, size) in enumerate(zip(workers, sizes, strict=True)):
+            name = name_of(1, at, rank, 3)
+            used[rank].add(save(worker, name, complete=complete, size=size * SIZE))
+            assert copied(worker, name) == ""
+            copies[rank].add(os.fstat(b.keeper._shelf.pieces[name].descriptor).st_ino)
+    assert [len(one) for one in used] == [len(one) for one in copies] == [2, 2, 2]
+
+
 def test_switched_off_it_takes_nothing_more_and_what_is_there_can_be_resumed_from(pods: MakePod) -> None:
     a, b = pods(), pods()
     begin(1, a, b)
@@ -266,7 +284,7 @@ def test_switched_off_it_takes_nothing_more_and_what_is_there_can_be_resumed_fro
     assert not b.keeper.keeps
     assert a.keeper.keeps
     assert workers[1].state_of(None).off == "a container of this job was out of memory"
-    assert "out of memory" in refusal(lambda: workers[1].lend(SIZE, None, ()))
+    assert "out of memory" in refusal(lambda: workers[1].lend(0, SIZE, None, ()))
     save(workers[0], name_of(1, 4, 0, 2))
     assert "out of memory" in copied(workers[0], name_of(1, 4, 0, 2))
     begin(2, a, b)
@@ -290,7 +308,7 @@ def test_what_is_asked_for_wrongly_ends_the_connection_and_nothing_else(pods: Ma
     begin(1, pod)
     for size in (0, -1, True, "1", 1.5):
         worker = pod.worker()
-        assert "does not answer" in refusal(lambda size=size, w=worker: w.lend(size, None, ()))  # type: ignore[misc]
+        assert "does not answer" in refusal(lambda size=size, w=worker: w.lend(0, size, None, ()))  # type: ignore[misc]
     worker = pod.worker()
     assert "does not answer" in refusal(lambda: worker._ask("sing"))
     save(pod.worker(), name_of(1, 3))
