@@ -55,6 +55,12 @@ class Pieces:
             self._open[rank] = self._opened(rank)
         return self._open[rank]
 
+    def open_all(self, ranks: Iterable[int]) -> None:
+        """Open those of these ranks. Each rank begins at another one, so that not all ask the same holder."""
+        world = len(self._candidate.pieces)
+        for rank in sorted(ranks, key=lambda rank: (rank - self._rank) % world):
+            self.open(rank)
+
     def _opened(self, rank: int) -> mmap.mmap:
         problems = []
         for holder in self._in_order(self._candidate.pieces[rank]):
@@ -160,8 +166,7 @@ class MemoryReader(StorageReader):
         """Nothing: the index is known."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        for rank in sorted({self._index.find(item)[0] for item in plan.items}):
-            self._pieces.open(rank)
+        self._pieces.open_all({self._index.find(item)[0] for item in plan.items})
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:

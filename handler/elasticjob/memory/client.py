@@ -11,7 +11,8 @@ from elasticjob.memory import wire
 from elasticjob.memory.pieces import Held, Inventory, PieceName, Save, parse
 
 ANSWER_SECONDS = 120
-"""An agent that does not answer for this long is taken for lost."""
+"""An agent that says nothing for this long is taken for lost. It says again and again that a long answer is
+under way."""
 
 
 class AgentError(Exception):
@@ -39,29 +40,41 @@ class State:
 class Agent:
     """The agent of this worker. ``where`` is what ``ELASTICJOB_MEMORY_AGENT`` says.
 
-    All methods raise AgentError if the agent refuses, has gone or does not answer; nothing else.
+    All methods raise AgentError if the agent refuses, has gone or does not answer; nothing else. After the
+    last two the next request makes a new connection.
     """
 
     def __init__(self, where: str) -> None:
-        address, _, key = where.rpartition(":")
-        self._sock = socket.socket(socket.AF_UNIX)
+        self._where = where
+        self._lost = False
+        self._sock, answer = self._connected()
         try:
-            self._sock.connect("\0" + address.removeprefix("@"))
-            wire.limit_waits(self._sock, ANSWER_SECONDS)
-            self._sock.sendall(key.encode() + b"\n")
-            answer = _granted(wire.receive(self._sock))
             self.round, self.job = int(answer["round"]), str(answer["job"])
             self.opening = int(answer["opening"])
-        except AgentError:
+        except (ValueError, KeyError) as error:
             self._sock.close()
-            raise
-        except (OSError, ValueError, KeyError) as error:
-            self._sock.close()
-            raise AgentError(f"torchrun cannot be reached: {error}") from error
+            raise AgentError(f"torchrun's greeting cannot be read: {error}") from error
 
     def close(self) -> None:
-        """End the connection."""
+        """End the connection for good."""
+        self._lost = False
         self._sock.close()
+
+    def _connected(self) -> tuple[socket.socket, wire.Message]:
+        """A connection, and what the agent says first."""
+        address, _, key = self._where.rpartition(":")
+        sock = socket.socket(socket.AF_UNIX)
+        try:
+            sock.connect("\0" + address.removeprefix("@"))
+            wire.limit_waits(sock, ANSWER_SECONDS)
+            sock.sendall(key.encode() + b"\n")
+            return sock, _granted(wire.receive(sock))
+        except AgentError:
+            sock.close()
+            raise
+        except (OSError, ValueError) as error:
+            sock.close()
+            raise AgentError(f"torchrun cannot be reached: {wire.in_words(error, ANSWER_SECONDS)}") from error
 
     def state_of(self, name: PieceName | None) -> State:
         """What the agent says of itself and of this piece."""
@@ -111,12 +124,18 @@ class Agent:
     def _ask(
         self, what: str, descriptors: Sequence[int] = (), **fields: Any
     ) -> tuple[wire.Message, list[int]]:
+        if self._lost:
+            self._sock, _ = self._connected()
+            self._lost = False
         try:
             wire.send(self._sock, {"what": what, **fields}, descriptors)
             answer, received = wire.receive_with_descriptors(self._sock)
+            while answer == wire.UNDER_WAY:
+                answer, received = wire.receive_with_descriptors(self._sock)
         except (OSError, ValueError) as error:
+            self._lost = self._sock.fileno() >= 0
             self._sock.close()  # an answer that comes later must not be taken for that of the next request
-            raise AgentError(f"torchrun does not answer: {error}") from error
+            raise AgentError(f"torchrun does not answer: {wire.in_words(error, ANSWER_SECONDS)}") from error
         try:
             return _granted(answer), received
         except AgentError:

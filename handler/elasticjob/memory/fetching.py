@@ -45,7 +45,9 @@ class Fetched:
             try:
                 descriptor = self._receive(link, held, address, token)
             except (OSError, ValueError, KeyError) as error:
-                raise RefusedError(f"{held.name} did not come from {address}: {error}") from error
+                raise RefusedError(
+                    f"{held.name} did not come from {address}: {wire.in_words(error)}"
+                ) from error
             finally:
                 link.close()
             return self._keep(epoch, held, address, descriptor)

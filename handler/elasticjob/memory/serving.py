@@ -11,6 +11,8 @@ import logging
 import os
 import secrets
 import socket
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 from elasticjob.memory import wire
@@ -24,6 +26,8 @@ from elasticjob.memory.shelf import inode
 logger = logging.getLogger(__name__)
 
 BACKLOG = 256
+UNDER_WAY_SECONDS = 10.0
+"""How often a worker hears that its answer is under way."""
 
 
 class ForWorkers:
@@ -89,13 +93,17 @@ class ForWorkers:
             keeper.take(key, parse(message["name"]), _size(message), descriptor)
             wire.send(sock, {})
         elif what == "inventory":
-            wire.send(sock, _inventory(keeper, key))
+            with _under_way(sock):
+                found = _inventory(keeper, key)
+            wire.send(sock, found)
         elif what == "lease":
             descriptor, size = keeper.lease(key, parse(message["name"]))
             _hand_over(sock, {"size": size}, descriptor)
         elif what == "fetch":
             held = Held(parse(message["name"]), _size(message), int(message["crc32"]), own=False)
-            _hand_over(sock, {}, keeper.fetch(key, held, str(message["address"])))
+            with _under_way(sock):
+                descriptor = keeper.fetch(key, held, str(message["address"]))
+            _hand_over(sock, {}, descriptor)
         elif what == "resumed":
             keeper.resumed(key, _save(message["save"]), int(message["opening"]))
             wire.send(sock, {})
@@ -169,6 +177,25 @@ def _listening() -> socket.socket:
                 ("::", 0), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True
             )
     return socket.create_server(("0.0.0.0", 0), backlog=BACKLOG)
+
+
+@contextlib.contextmanager
+def _under_way(sock: socket.socket) -> Iterator[None]:
+    """Let a worker wait for as long as this takes: for a large piece, and for others that are got before."""
+    ended = threading.Event()
+
+    def say() -> None:
+        with contextlib.suppress(OSError):  # the worker has gone
+            while not ended.wait(UNDER_WAY_SECONDS):
+                wire.send(sock, wire.UNDER_WAY)
+
+    saying = threading.Thread(target=say, name="elasticjob-memory", daemon=True)
+    saying.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        saying.join()
 
 
 def _hand_over(sock: socket.socket, message: wire.Message, descriptor: int) -> None:

@@ -26,6 +26,8 @@ MOST_BYTES = 4 << 20
 CHUNK = 8 << 20
 """How much is checked at a time, so that it is sent while it is in the processor's cache."""
 SENT_AT_ONCE = 1 << 20
+UNDER_WAY: Message = {"under way": True}
+"""What an agent says to a worker, again and again, before an answer that takes long."""
 STUCK_SECONDS = 30
 """A send or receive that makes no progress for this long has failed."""
 SLOWEST = 1 << 20
@@ -169,3 +171,9 @@ def wait_long(sock: socket.socket) -> None:
     word is noticed by keep-alive."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 0))
+
+
+def in_words(error: Exception, seconds: int = STUCK_SECONDS) -> str:
+    """What an error says. ``seconds``: the limit of ``limit_waits``, at which the kernel says no more than
+    that the resource is temporarily unavailable."""
+    return f"there was no progress for {seconds} s" if isinstance(error, BlockingIOError) else str(error)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from devcluster.wait import wait_for
-from elasticjob.memory import wire
+from elasticjob.memory import client, serving, wire
 from elasticjob.memory.fetching import Fetched
 from elasticjob.memory.link import Link
 from elasticjob.memory.refused import RefusedError
@@ -117,6 +118,60 @@ def test_a_piece_that_is_being_got_when_a_new_round_begins_is_cut(pods: MakePod)
         assert "did not come" in late.result()
         over.set()
     assert {held.name for held, _ in pod.keeper._fetched._pieces} == {name_of(2, 4)}
+
+
+# -- a worker waits for its agent --------------------------------------------------------------------------
+
+
+def test_a_worker_waits_for_a_piece_as_long_as_it_is_under_way(
+    pods: MakePod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also for those that its agent gets before: it gets one at a time."""
+    monkeypatch.setattr(client, "ANSWER_SECONDS", 1)
+    monkeypatch.setattr(serving, "UNDER_WAY_SECONDS", 0.1)
+    receive_piece = wire.receive_piece
+
+    def slowly(sock: socket.socket, descriptor: int, size: int) -> int:
+        time.sleep(1.5)
+        return receive_piece(sock, descriptor, size)
+
+    pod, other = pods(), pods()
+    begin(1, pod, other)
+    for rank in (0, 1):
+        save(other.worker(), name_of(1, 3, rank, 2))
+        assert copied(other.worker(), name_of(1, 3, rank, 2)) == ""
+    monkeypatch.setattr(wire, "receive_piece", slowly)
+    with ThreadPoolExecutor(2) as pool:
+        getting = [
+            pool.submit(pod.worker().fetch, held_of(name_of(1, 3, rank, 2)), other.address) for rank in (0, 1)
+        ]
+        assert [content(one.result()) for one in getting] == [{3}, {3}]
+
+
+def test_after_an_answer_that_did_not_come_a_worker_asks_again(
+    pods: MakePod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another holder has the piece, and there is the save before."""
+    monkeypatch.setattr(client, "ANSWER_SECONDS", 1)
+    pod, other = pods(), pods()
+    begin(1, pod, other)
+    save(pod.worker(), name_of(1, 3))
+    worker, over = pod.worker(), threading.Event()
+    opening = worker.opening
+
+    def stuck(*_: object) -> int:
+        over.wait(60)
+        raise RefusedError("too late")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Fetched, "get", stuck)
+        said = refusal(lambda: worker.fetch(held_of(name_of(1, 3)), other.address))
+        assert said == "torchrun does not answer: there was no progress for 1 s"
+        over.set()
+    assert content(worker.lease(name_of(1, 3))) == {3}
+    assert worker.opening == opening
+    worker.close()
+    assert "does not answer" in refusal(lambda: worker.lease(name_of(1, 3))), "it was closed for good"
 
 
 def test_an_answer_that_comes_after_its_round_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:

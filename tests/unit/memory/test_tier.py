@@ -6,17 +6,19 @@ import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from torch.distributed.checkpoint.metadata import Metadata
 
 from elasticjob.checkpoint.memory import MemoryTier
+from elasticjob.checkpoint.memory_load import Pieces
 from elasticjob.checkpoint.ranks import Ranks
 from elasticjob.checkpoint.records import Token
 from elasticjob.checkpoint.trust import Planner
 from elasticjob.memory.decide import Candidate
+from elasticjob.memory.pieces import Save
 from tests.unit.memory.agents import Pod, begin
 
 MakePod = Callable[..., Pod]
@@ -123,3 +125,13 @@ def test_a_piece_in_the_place_of_another_one_is_refused_though_its_checksum_is_r
     assert "is in the place of rank 0's piece of step 2" in str(loaded(tier, second))
     assert loaded(tier, first) == 1
     tier.close()
+
+
+@pytest.mark.parametrize("rank", range(5))
+def test_each_rank_begins_with_another_piece(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With DDP all need all pieces, and would ask one holder after the other at the same time."""
+    opened: list[int] = []
+    monkeypatch.setattr(Pieces, "open", lambda _, number: opened.append(number))
+    candidate = Candidate(Save(1, 1, 1, 7, 4), ((),) * 4)
+    Pieces(cast(Any, None), "", candidate, rank).open_all({3, 2, 1, 0})
+    assert opened == [(rank + after) % 4 for after in range(4)]
