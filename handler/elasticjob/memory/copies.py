@@ -36,6 +36,8 @@ class Copies(threading.Thread):
         self._key = ""
         self._failures = 0
         """How many copies have failed in turn, in the round of this key."""
+        self._why = ""
+        """Why the last of them has."""
         self._resting = 0.0
         """Until when no copy is sent, by the monotonic clock."""
 
@@ -49,7 +51,7 @@ class Copies(threading.Thread):
         try:
             ended = self._copy(copy)
         except Exception as error:  # noqa: BLE001  # the piece stays; the next save is tried again
-            ended = Ended(why=f"{copy.piece.name} was not copied: {error}")
+            ended = Ended(why=f"{copy.piece.name} was not copied: {wire.in_words(error)}")
         finally:
             os.close(copy.descriptor)
         self._keeper.copied(copy.piece, ended)
@@ -71,20 +73,21 @@ class Copies(threading.Thread):
                 self._failures = 0
                 return Ended(crc32, copied=True)
         if partner:
-            alone = f"{self._failures} copies in turn could not be sent to {partner}"
+            alone = f"{self._failures} copies in turn could not be sent to {partner}: {self._why}"
         return Ended(wire.checksum(copy.descriptor, copy.piece.size), alone=alone)
 
     def _failed(self, copy: Copy, error: Exception) -> bool:
         """Whether the partner is left alone now. The first failure of a round is said, and this: a partner
         that is lost ends the round soon."""
         self._failures += 1
+        self._why = wire.in_words(error)
         rests = self._failures >= FAILURES
         self._resting = time.monotonic() + REST_SECONDS if rests else 0.0
         logger.log(
             logging.WARNING if self._failures in (1, FAILURES) else logging.DEBUG,
             "memory checkpoints: %s was not copied: %s%s",
             copy.piece.name,
-            error,
+            self._why,
             f"; there are no copies now, and in {REST_SECONDS:g} s it is tried again" if rests else "",
         )
         return rests

@@ -158,9 +158,9 @@ def room(limit: int, held: Mapping[str, int], size: int) -> str:
         return ""
     listed = ", ".join(f"{mebibytes(number)} {kind}" for kind, number in held.items() if number)
     return (
-        f"a save needs {mebibytes(size)} more, beside {listed or 'no pieces'}, but a pod may hold "
-        f"{mebibytes(limit)}: it needs 4 times the state (without copies 2 times), divided by the number of "
-        "pods"
+        f"a piece of {mebibytes(size)} has no room beside {listed or 'no pieces'}: a pod may hold "
+        f"{mebibytes(limit)}, and needs 2 times the pieces of its workers, and with copies 2 times those of "
+        "another pod as well"
     )
 
 

@@ -182,7 +182,9 @@ def test_a_pod_says_why_it_has_no_room() -> None:
     held = {"own pieces": 60 << 20, "buffers": 0}
     assert decide.room(100 << 20, held, 40 << 20) == ""
     why = decide.room(100 << 20, held, 41 << 20)
-    assert why.startswith("a save needs 41 MiB more, beside 60 MiB own pieces, but a pod may hold 100 MiB")
+    assert why.startswith(
+        "a piece of 41 MiB has no room beside 60 MiB own pieces: a pod may hold 100 MiB, and needs 2 times"
+    )
 
 
 def test_a_name_survives_the_way_over_the_network() -> None:

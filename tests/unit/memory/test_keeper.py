@@ -143,7 +143,7 @@ def test_a_partner_that_fails_again_and_again_is_left_alone_for_a_while(
         save(worker, name_of(1, at))
         found.append((copied(worker, name_of(1, at)) == "", worker.state_of(name_of(1, at)).alone))
     assert [well for well, _ in found] == [False, False, True, True, True]
-    assert found[-1][1] == f"3 copies in turn could not be sent to {b.address}"
+    assert found[-1][1].startswith(f"3 copies in turn could not be sent to {b.address}: ")
     assert len([one for one in caplog.records if "was not copied" in one.getMessage()]) == 2
 
     monkeypatch.setattr(copies, "REST_SECONDS", 0)
@@ -197,6 +197,22 @@ def test_a_partner_without_room_refuses_and_says_why(pods: MakePod) -> None:
     assert b.held() == []
 
 
+def test_a_partner_without_room_for_copies_is_no_fault_of_the_network(pods: MakePod) -> None:
+    """Saves go on without copies then, and what rank 0 says names the size that is missing."""
+    a, b = pods(), pods(limit=2 * SIZE)
+    begin(1, a, b)
+    worker, partner = a.worker(), b.worker()
+    for at in (1, 2):
+        save(partner, name_of(1, at, 1, 2))
+    for at in (1, 2, 3):
+        save(worker, name_of(1, at, 0, 2))
+        why = copied(worker, name_of(1, at, 0, 2))
+    assert why == ""
+    said = worker.state_of(name_of(1, 3, 0, 2)).alone
+    assert said.startswith("3 copies in turn could not be sent to ")
+    assert "a piece of 0 MiB has no room beside 0 MiB own pieces: a pod may hold 0 MiB" in said
+
+
 def test_a_piece_of_another_pod_is_got_once_for_all_workers_of_the_agent(pods: MakePod) -> None:
     a, b = pods(), pods()
     begin(1, a, b)
@@ -224,7 +240,7 @@ def test_without_room_a_save_is_refused_with_what_to_do(pods: MakePod) -> None:
     begin(1, pod)
     worker = pod.worker()
     save(worker, name_of(1, 3))
-    assert "4 times the state" in refusal(lambda: worker.lend(0, SIZE, None, ()))
+    assert "needs 2 times the pieces of its workers" in refusal(lambda: worker.lend(0, SIZE, None, ()))
 
 
 def test_the_gate_is_asked_before_memory_is_used(pods: MakePod) -> None:
