@@ -109,6 +109,18 @@ def test_killed_workers_resume_at_the_step_that_they_saved_last(
 
 
 @pytest.mark.parametrize("wrapper", sorted({"ddp", WRAPPER}))
+def test_killed_workers_resume_though_pods_send_each_other_nothing(
+    job: Job, reference: dict[str, float], wrapper: str
+) -> None:
+    pods = job.make(2, network=False)
+    job.train(1, pods, 5, wrapper=wrapper)
+    last = job.train(2, pods, 9, wrapper=wrapper)
+    assert steps(last) == {5}
+    assert last[0]["losses"] == pytest.approx(reference, rel=1e-4)
+    assert (job.resumed()["from"], job.resumed()["pieces_from_peers"]) == ("Memory", 0)
+
+
+@pytest.mark.parametrize("wrapper", sorted({"ddp", WRAPPER}))
 @pytest.mark.parametrize(("before", "kept", "after"), [(3, 2, 3), (3, 2, 2), (2, 2, 3), (2, 1, 1), (3, 2, 4)])
 def test_a_lost_pod_costs_no_step_at_any_world_size(
     job: Job, reference: dict[str, float], wrapper: str, before: int, kept: int, after: int

@@ -183,12 +183,14 @@ class MemoryTier:
     def _divide(self, plan: SavePlan) -> None:
         """Divide a state that is not like the one before. Together."""
 
-        def divide(plans: list[SavePlan]) -> list[SavePlan]:
-            divided, metadata = self._planner.create_global_plan(plans)
+        def divide(given: list[tuple[SavePlan, str]]) -> list[SavePlan]:
+            pods = [pod for _, pod in given]
+            plans = [one for one, _ in given]
+            divided, metadata = self._planner.create_global_plan(plans, pods if any(pods) else ())
             self._metadata = pickle.dumps(metadata)
             return divided
 
-        self._final = self._planner.finish_plan(self._ranks.divided(plan, divide))
+        self._final = self._planner.finish_plan(self._ranks.divided((plan, self._agent.apart), divide))
         self._undivided = None
 
     def _write(self, step: int) -> None:
@@ -245,7 +247,8 @@ class MemoryTier:
         shares = self._ranks.everywhere(pieces.read_share())
         if problem := next((share for share in shares if isinstance(share, str)), ""):
             return problem
-        index = WholeIndex((share for share in shares if not isinstance(share, str)), str(candidate.save))
+        found = (share for share in shares if not isinstance(share, str))
+        index = WholeIndex(found, str(candidate.save), pieces.near())
         try:
             self._ranks.together(
                 partial(

@@ -6,7 +6,7 @@ import io
 import mmap
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
@@ -47,6 +47,11 @@ class Pieces:
         """Those that its agent has got from another one."""
         self.passed_over: list[str] = []
         """Holders whose piece was damaged, or that did not give it away."""
+
+    def near(self) -> set[int]:
+        """The ranks whose pieces its own agent holds."""
+        pieces = enumerate(self._candidate.pieces)
+        return {rank for rank, holders in pieces if any(one.inventory.agent == self._mine for one in holders)}
 
     def open(self, rank: int) -> mmap.mmap:
         """The piece of ``rank``, its checksum verified: from the own agent, else from another one. Raises
@@ -126,14 +131,17 @@ def what_is_wrong(mapped: mmap.mmap, held: Held) -> str:
 
 
 class WholeIndex:
-    """The index of a save: in which piece each item is, and where."""
+    """The index of a save: in which piece each item is, and where. If several have it, one of ``near``, the
+    ranks whose pieces need not come from another pod."""
 
-    def __init__(self, shares: Iterable[dict[int, Index]], what: str) -> None:
+    def __init__(self, shares: Iterable[dict[int, Index]], what: str, near: Collection[int] = ()) -> None:
         pickled = b""
         self.spots: dict[Key, tuple[int, Spot]] = {}
         for share in shares:
             for rank, index in share.items():
-                self.spots.update({key: (rank, spot) for key, spot in index.spots.items()})
+                for key, spot in index.spots.items():
+                    if key not in self.spots or rank in near:
+                        self.spots[key] = (rank, spot)
                 pickled = pickled or index.metadata
         self.metadata = read_metadata(pickled, what)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -44,8 +45,10 @@ class PlannedOnce(DefaultSavePlanner):
         self._local = plan
         return plan
 
-    def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
-        """Called on rank 0."""
+    def create_global_plan(
+        self, all_plans: list[SavePlan], pods: Sequence[str] = ()
+    ) -> tuple[list[SavePlan], Metadata]:
+        """Called on rank 0. ``pods``: see ``divided_in_pods``; without, DCP divides all among all ranks."""
         if all(is_as_before(plan) for plan in all_plans):
             assert self._metadata is not None
             return all_plans, replace(self._metadata)
@@ -54,6 +57,8 @@ class PlannedOnce(DefaultSavePlanner):
             old if is_as_before(plan) else plan for plan, old in zip(all_plans, before, strict=True)
         ]
         plans, self._metadata = super().create_global_plan(self._everywhere)
+        if pods:
+            plans = divided_in_pods(self._everywhere, pods)
         return plans, replace(self._metadata)
 
     def finish_plan(self, new_plan: SavePlan) -> SavePlan:
@@ -106,6 +111,21 @@ class SharePlanner(PlannedOnce):
         if copy is None:
             raise CheckpointError(f"{write_item.index.fqn} could not be copied")
         return copy
+
+
+def divided_in_pods(plans: Sequence[SavePlan], pods: Sequence[str]) -> list[SavePlan]:
+    """Divide what ranks have in common among those of one pod only: so each pod has all that its ranks need.
+    As in DCP, the rank with the least gets an item. ``pods[rank]``: a word that is different for each pod."""
+    having: dict[tuple[str, MetadataIndex], dict[int, WriteItem]] = {}
+    for rank, plan in enumerate(plans):
+        for item in plan.items:
+            having.setdefault((pods[rank], item.index), {})[rank] = item
+    sizes, items = [0] * len(plans), [list[WriteItem]() for _ in plans]
+    for given in having.values():
+        rank = min(given, key=lambda rank: sizes[rank])
+        sizes[rank] += given[rank].tensor_storage_size() or 1
+        items[rank].append(given[rank])
+    return [replace(plan, items=mine) for plan, mine in zip(plans, items, strict=True)]
 
 
 def is_as_before(plan: SavePlan) -> bool:

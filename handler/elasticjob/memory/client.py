@@ -51,6 +51,8 @@ class Agent:
         try:
             self.round, self.job = int(answer["round"]), str(answer["job"])
             self.opening = int(answer["opening"])
+            self.apart = str(answer["apart"])
+            """Different for each agent that takes no pieces from others; "" if this one does."""
         except (ValueError, KeyError) as error:
             self._sock.close()
             raise AgentError(f"torchrun's greeting cannot be read: {error}") from error

@@ -16,7 +16,7 @@ class Service:
 
     def __init__(self, limit: int, gate: Callable[[int], str], *, network: bool) -> None:
         self.keeper = Keeper(limit, gate)
-        self._workers = ForWorkers(self.keeper)
+        self._workers = ForWorkers(self.keeper, network=network)
         self._members = ForMembers(self.keeper) if network else None
         self._copies = Copies(self.keeper)
         self._copies.start()

@@ -32,10 +32,11 @@ UNDER_WAY_SECONDS = 10.0
 
 class ForWorkers:
     """The socket of an agent's own workers. ``address`` is its name, with ``@`` for the NUL that no
-    environment can have."""
+    environment can have. ``network``: whether the agent takes pieces from others."""
 
-    def __init__(self, keeper: Keeper) -> None:
+    def __init__(self, keeper: Keeper, *, network: bool) -> None:
         self._keeper = keeper
+        self._apart = "" if network else keeper.agent
         self.address = f"@elasticjob-memory-{os.getpid()}-{secrets.token_hex(8)}"
         sock = socket.socket(socket.AF_UNIX)
         sock.bind("\0" + self.address[1:])
@@ -51,7 +52,8 @@ class ForWorkers:
         lent: set[int] = set()
         try:
             opening = self._keeper.open(key)
-            wire.send(sock, {"round": present.number, "job": present.job, "opening": opening})
+            greeting = {"round": present.number, "job": present.job, "opening": opening, "apart": self._apart}
+            wire.send(sock, greeting)
             while True:
                 message, descriptors = wire.receive_with_descriptors(sock)
                 try:

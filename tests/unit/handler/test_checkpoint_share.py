@@ -142,3 +142,18 @@ def test_a_save_that_has_failed_may_be_tried_again(tmp_path: Path, monkeypatch: 
     with Checkpoints(tmp_path) as checkpoints:
         assert checkpoints.resume(found) == 2
     assert found["step"] == 7
+
+
+def test_each_pod_has_all_that_its_ranks_have_given_and_once() -> None:
+    """Ranks 0 and 2 are in one pod, rank 1 in another. Each rank has a part of its own, too."""
+    states = [state() | {f"part{rank}": torch.ones(rank + 1)} for rank in range(RANKS)]
+    planners = ranks()
+    for planner, one in zip(planners, states, strict=True):
+        planner.set_up_planner(one, is_coordinator=planner is planners[0])
+    sent = [planner.create_local_plan() for planner in planners]
+    plans, metadata = planners[0].create_global_plan(sent, ["a", "b", "a"])
+    given = [[item.index.fqn for item in plan.items] for plan in plans]
+    assert sorted(given[0] + given[2]) == sorted({**states[0], **states[2]})
+    assert sorted(given[1]) == sorted(states[1])
+    assert min(len(given[0]), len(given[2])) > 5, "they share the work"
+    assert set(metadata.state_dict_metadata) == set().union(*states)
