@@ -56,7 +56,8 @@ class PlannedOnce(DefaultSavePlanner):
         self._everywhere = [
             old if is_as_before(plan) else plan for plan, old in zip(all_plans, before, strict=True)
         ]
-        plans, self._metadata = super().create_global_plan(self._everywhere)
+        given = [*self._everywhere]  # torch 2.4 changes this list
+        plans, self._metadata = super().create_global_plan(given)
         if pods:
             plans = divided_in_pods(self._everywhere, pods)
         return plans, replace(self._metadata)
