@@ -260,7 +260,7 @@ RULES = {
         "elasticjob.peers.seat.made_again", lambda last, *_, **__: last
     ),
     "P2 the first number is left out where there were rounds": Rule(
-        "elasticjob.peers.forming._left_out", gives(None)
+        "elasticjob.peers.forming._misses_rounds", gives(False)
     ),
     "P2 a record that was set back is set forward": Rule("elasticjob.peers.seat.Seat._behind", gives(False)),
     "P3 a member is known to have left": Rule("elasticjob.peers.forming.has_left", gives(True)),

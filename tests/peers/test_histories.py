@@ -30,6 +30,9 @@ FOUND = {
     62: "members of the first round were taken for participants that wait, after its Lease was deleted",
     750: "a report of another coordinator was old or new by the difference of two clocks",
     2619: "one that waited in the run before made a deleted round Lease again, and its id was used twice",
+    300671: "one that had missed two rounds left one number out, and an id was used twice",
+    304019: "one that set the round Lease forward did not know that another round had followed",
+    306758: "a member whose Lease a user had deleted was not waited for, and two rounds trained at once",
     2005: "an agent never heard of its round, which its seat had read, because its watch was late",
 }
 

@@ -13,6 +13,9 @@ from elasticjob.peers.settled import Settled
 from tests.peers.api import Stored
 from tests.simulation.kernel import Kernel
 
+LATELY_SECONDS = 1.0
+"""How long what has happened to a pod may take to be seen: a round may be published meanwhile."""
+
 
 class Violation(AssertionError):
     """A rule was broken. ``rule`` is its name."""
@@ -78,6 +81,8 @@ class Truth:
         self.lease = lease
         self.rounds: dict[tuple[str, int, str], Round] = {}
         self.newest: dict[str, Settled] = {}
+        self._disturbed: dict[str, float] = {}
+        """When something has happened to these pods last."""
         self.knows: Callable[[Settled], bool] = lambda _settled: True
         """Set by the history: whether a process that lives has seen this record."""
         self.heard: Callable[[Round], bool] = lambda _one: True
@@ -153,7 +158,8 @@ class Truth:
             raise Violation(
                 "P3", f"round {r.number} was published while round {one.settled.state.number} trains"
             )
-        disturbed = any(self.ails(m.name) for m in r.members)
+        lately = {name for name, at in self._disturbed.items() if self.kernel.now - at < LATELY_SECONDS}
+        disturbed = any(m.name in lately or self.ails(m.name) for m in r.members)
         self.rounds[new.run, r.number, r.nonce] = Round(new, self.kernel.now, disturbed=disturbed)
         self.began(after)
 
@@ -208,7 +214,9 @@ class Truth:
         one.wake()
 
     def disturb(self, name: str) -> None:
-        """Something has happened to the process in this pod that may end its round."""
+        """Something has happened to the process in this pod that may end its round, or one that is being
+        published."""
+        self._disturbed[name] = self.kernel.now
         for one in self.rounds.values():
             if any(m.name == name for m in one.settled.state.members):
                 one.disturbed = True

@@ -10,7 +10,7 @@ from elasticjob.contract.participant_record import AnnouncedState
 from elasticjob.contract.text import listed
 from elasticjob.peers import kept_out
 from elasticjob.peers.pacing import pause_seconds
-from elasticjob.peers.settled import FORMING_RENEW, RUNNING_RENEW, Settled
+from elasticjob.peers.settled import FORMING_RENEW, RUNNING_RENEW, Settled, leave_out
 from elasticjob.peers.sight import Peer, Sight
 from elasticjob.peers.waiting import PeerWait
 from elasticjob.rounds.candidates import Expected, FormRound
@@ -78,8 +78,9 @@ def form_round(settled: Settled, view: RoundView, sight: Sight) -> Formed:
     expected, _ = expect_members(view)
     if any(m.state == MemberState.SUCCEEDED for m in view.state.members):
         return Formed(failed="a member was lost after others had succeeded")
-    if (number := _left_out(settled, sight)) is not None:
-        return Formed(replace(settled, state=replace(view.state, number=number), unsure=True))
+    if _misses_rounds(settled, sight):
+        before = replace(settled, state=view.state, unsure=True, left_out=False)
+        return Formed(leave_out(before, sight.highest_seen(settled.run)))
     doubt = _possible_members(settled, view, sight)
     if doubt:
         return Formed(waiting=_doubt(doubt, sight), probes=_probes(doubt, sight, view))
@@ -97,13 +98,13 @@ def form_round(settled: Settled, view: RoundView, sight: Sight) -> Formed:
     state = published(view.state, chosen, sight.nonce, sight.wall)
     state = replace(state, unarrived=kept_out.suspects(settled, state))
     endpoint = fresh[chosen[0].name].record.endpoint
-    return Formed(replace(settled, state=state, endpoint=endpoint, unsure=False))
+    return Formed(replace(settled, state=state, endpoint=endpoint, unsure=False, left_out=False))
 
 
 def _possible_members(settled: Settled, view: RoundView, sight: Sight) -> list[str]:
     """If a round may have been published that this record does not know: those that may be in it. Each that
     lives and waits announces itself for the round after ``number``. One of another run has waited since it
-    came if the round Lease was there before."""
+    came if the round Lease was there before. A pod without a Lease may have had one that was deleted."""
     r = view.state
     if r.number and not settled.unsure:
         return []
@@ -117,7 +118,11 @@ def _possible_members(settled: Settled, view: RoundView, sight: Sight) -> list[s
     others = (
         name for name, key in sight.others.items() if name in sight.older and sight.may_go_on(name, key)
     )
-    return sorted({*found, *others, *sight.unreadable})
+    known = {*sight.peers, *sight.others, *sight.pending}
+    silent = (
+        name for name, key in (sight.live_pods or {}).items() if name not in known and key not in sight.gone
+    )
+    return sorted({*found, *others, *sight.unreadable, *silent})
 
 
 def _doubt(names: list[str], sight: Sight) -> str:
@@ -136,12 +141,13 @@ def _doubt(names: list[str], sight: Sight) -> str:
     return ", and ".join(found)
 
 
-def _left_out(settled: Settled, sight: Sight) -> int | None:
-    """If the record begins at 0 although there were rounds: the highest number that a round can have had.
-    Each that lives and waits announces itself again when it sees it, and a member of that round does not."""
-    seen = max((peer.record.seen(settled.run) for peer in sight.peers.values()), default=0)
-    older = any(name in sight.older for name in sight.peers)
-    return seen + 1 if settled.state.number == 0 and (seen or older) else None
+def _misses_rounds(settled: Settled, sight: Sight) -> bool:
+    """Whether there may be rounds that the record does not know, and their numbers are still to be left out:
+    it was made again, or begins at 0 although there were rounds. Each that lives and waits announces itself
+    again when it sees the number that is left out, and a member of such a round does not."""
+    if settled.state.number:
+        return settled.unsure and not settled.left_out
+    return bool(sight.highest_seen(settled.run)) or any(name in sight.older for name in sight.peers)
 
 
 def _candidates(r: RoundState, fresh: Mapping[str, Peer]) -> list[Candidate]:

@@ -201,7 +201,8 @@ def _over(settled: Settled, view: RoundView, sight: Sight, found: list[Finding])
     if early >= MOST_EARLY_ENDS:
         text = f"{early} rounds in a row ended within a minute, without progress. The last: {best.message}"
         return _closed(settled, view, Outcome.FAILED, text, best.cause.value)
-    return leave_out(replace(settled, state=ended(view.state, best.cause.value)))
+    over = replace(settled, state=ended(view.state, best.cause.value))
+    return leave_out(over, sight.highest_seen(settled.run))
 
 
 def _step(view: RoundView, sight: Sight) -> int:

@@ -136,6 +136,8 @@ class RunState(Record, what="run state", most_bytes=MAX_STATE_BYTES):
     """The highest step that a round has reported."""
     unsure: Annotated[bool, omitted(FLAG)] = False
     """The Lease was made again by a participant that may not have seen its last record."""
+    left_out: Annotated[bool, omitted(FLAG)] = False
+    """The numbers of rounds that may not be known are left out: ``round`` is higher than all of them."""
     kept_out: Annotated[tuple[KeptOut, ...], _KEPT_OUT] = ()
     """Pods that could not reach their round, while the others can do without them."""
     former: Annotated[tuple[tuple[str, str], ...], _FORMER] = ()

@@ -340,11 +340,7 @@ class Seat:
         lease, newest = self.lease, self.newest
         assert lease is not None
         settled = self.settled
-        if settled is None and newest is not None:
-            settled = made_again(newest, sure=False)
-        elif self._behind():
-            settled = newest
-        elif self._foreign() and newest is not None:
+        if newest is not None and (settled is None or self._behind() or self._foreign()):
             settled = made_again(newest, sure=False)
         if settled is None or settled.run != self.run.id:
             settled = self._first()

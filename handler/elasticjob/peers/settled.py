@@ -37,6 +37,7 @@ class Settled:
     unsure: bool = False
     former: tuple[tuple[str, str], ...] = ()
     kept_out: tuple[KeptOut, ...] = ()
+    left_out: bool = False
 
     @staticmethod
     def first(run: Run, limits: Limits) -> Settled:
@@ -91,6 +92,7 @@ class Settled:
             unsure=self.unsure,
             former=self.former,
             kept_out=self.kept_out,
+            left_out=self.left_out,
         )
 
     @staticmethod
@@ -134,6 +136,7 @@ class Settled:
             rest.unsure,
             rest.former,
             rest.kept_out,
+            rest.left_out,
         )
 
 
@@ -166,17 +169,16 @@ def begun_after(first: Settled, number: int) -> Settled:
 
 
 def made_again(last: Settled, sure: bool) -> Settled:
-    """What to write where the round Lease was deleted. A running round goes on (P4). If another may have
-    published a round that is not known here (not ``sure``), the number of that round is left out once this
-    one is over, and none is formed before its possible members have shown that they are in none."""
-    if sure or last.closed:
-        return last
-    unsure = replace(last, unsure=True)
-    return unsure if last.state.active else leave_out(unsure)
+    """What to write where the round Lease was deleted or set back. A running round goes on (P4). If another
+    may have published rounds that are not known here (not ``sure``), their numbers are left out once this one
+    is over, and none is formed before their possible members have shown that they are in none."""
+    return last if sure or last.closed else replace(last, unsure=True, left_out=False)
 
 
-def leave_out(over: Settled) -> Settled:
-    """The number after this one is left out, if a round with it may have been published."""
-    if not over.unsure:
+def leave_out(over: Settled, seen: int) -> Settled:
+    """Leave out the numbers of rounds that there may have been. ``seen`` is the highest that a participant
+    has seen: members of a round have announced themselves when they had seen the one before."""
+    if not over.unsure or over.left_out:
         return over
-    return replace(over, state=replace(over.state, number=over.state.number + 1, members=()))
+    state = replace(over.state, number=max(over.state.number, seen) + 1, members=())
+    return replace(over, state=state, left_out=True)

@@ -69,6 +69,10 @@ class Sight:
         """Whether this incarnation may live although its Lease can't be read, or was deleted by hand."""
         return name in self.unreadable or (self.live_pods or {}).get(name) == key
 
+    def highest_seen(self, run: str) -> int:
+        """The highest number of a round of this run that a participant has seen."""
+        return max((peer.record.seen(run) for peer in self.peers.values()), default=0)
+
     def is_behind(self, lease: RoundLease | None) -> bool:
         """Whether it may be of a time before this version of the round Lease."""
         shown = self.round_lease

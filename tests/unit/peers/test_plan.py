@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from elasticjob.peers.pacing import MOST_EARLY_ENDS
 from elasticjob.peers.plan import GROWTH_SECONDS
+from elasticjob.peers.settled import made_again
 from tests.unit.peers.table import Table
 
 
@@ -387,7 +388,8 @@ def test_a_run_in_the_place_of_another_may_have_had_rounds() -> None:
 
 def test_after_an_unsure_beginning_all_show_first_that_they_are_in_no_round() -> None:
     table = Table(minimum=1, maximum=3, last_call=0)
-    table.settled = replace(table.settled, state=replace(table.settled.state, number=5), unsure=True)
+    state = replace(table.settled.state, number=5)
+    table.settled = replace(table.settled, state=state, unsure=True, left_out=True)
     table.join("pod-0", "pod-1")
     old = replace(table.peers["pod-1"].record, seen_round=4)
     table.peers["pod-1"] = replace(table.peers["pod-1"], record=old)
@@ -395,6 +397,41 @@ def test_after_an_unsure_beginning_all_show_first_that_they_are_in_no_round() ->
     table.join("pod-1")
     assert table.look().settled.state.active
     assert not table.settled.unsure
+
+
+def test_a_record_that_has_missed_rounds_leaves_out_all_of_their_numbers() -> None:
+    """I4: it was made again by one that has heard of round 1 alone. The members of round 3 have announced
+    themselves after round 2, as those that wait for round 3 have."""
+    for phase in ("Active", "Broken"):
+        table = Table(minimum=1, maximum=3, last_call=0)
+        table.train("pod-0", "pod-1", "pod-2")
+        table.settled = made_again(
+            replace(table.settled, state=replace(table.settled.state, phase=phase)), sure=False
+        )
+        for name in ("pod-1", "pod-2"):
+            table.join(name)
+            member = replace(table.peers[name].record, seen_round=2)
+            table.peers[name] = replace(table.peers[name], record=member)
+        table.look()
+        assert table.told[:2] == (3, "Broken")
+        table.join("pod-0")
+        waiting = table.look(after=60).waiting
+        assert "pod-1, pod-2 may be in a round that is not known any more" in waiting
+        table.join("pod-1", "pod-2")
+        table.look()
+        assert (table.told, table.settled.unsure, table.settled.left_out) == ((4, "Active", ""), False, False)
+
+
+def test_a_pod_whose_lease_was_deleted_may_train_too() -> None:
+    """P3, P8: the round Lease was deleted, and then a participant's, while it trains in another run."""
+    table = Table(minimum=1, maximum=3, last_call=0)
+    table.settled = replace(table.settled, unsure=True)
+    table.join("pod-0")
+    table.live_pods = {"pod-0": table.peers["pod-0"].key, "old-0": "uid-old", "new-0": "uid-new"}
+    table.pending = frozenset({"new-0"})
+    assert "old-0 may be in a round" in table.look(after=60).waiting
+    del table.live_pods["old-0"]
+    assert table.look(after=60).settled.state.active
 
 
 def fail_early(table: Table, times: int) -> list[float]:

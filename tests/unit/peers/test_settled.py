@@ -14,7 +14,7 @@ from elasticjob.contract.fields import MAX_ID, RecordError
 from elasticjob.contract.round_record import MAX_ROUND_BYTES
 from elasticjob.peers.records import MAX_NAME, MAX_STATE_BYTES, PeerRecord, RunState
 from elasticjob.peers.run import MAX_PEERS
-from elasticjob.peers.settled import Settled, made_again
+from elasticjob.peers.settled import Settled, leave_out, made_again
 from elasticjob.rounds.reports import MAX_REPORTS
 from elasticjob.rounds.state import Member, RoundState, UnreachableReport
 from tests.unit.peers.table import BEGAN, Table
@@ -130,6 +130,11 @@ def test_a_lease_that_is_made_again_goes_on() -> None:
     assert made_again(active, sure=False) == replace(active, unsure=True)
     assert made_again(closed, sure=False) == closed
     again = made_again(broken, sure=False)
-    assert again.unsure
-    assert (again.state.number, again.state.members) == (2, ())
-    assert again.order > broken.order
+    assert again == replace(broken, unsure=True)
+    for seen, number in ((0, 2), (1, 2), (4, 5)):
+        without = leave_out(again, seen)
+        assert (without.state.number, without.state.members, without.left_out) == (number, (), True)
+        assert without.order > broken.order
+        assert leave_out(without, 99) == without
+        assert made_again(without, sure=False).left_out is False, "another may have published a round since"
+    assert leave_out(broken, 4) == broken
