@@ -236,18 +236,10 @@ def silent_since_the_start(hear: Any, settled: Any, sight: Any, member: Any) -> 
     return heard and start and replace(heard, silent_seconds=(sight.wall - start).total_seconds())
 
 
-class Everybody(frozenset[str]):
-    """Whoever is named is in it."""
-
-    def __rsub__(self, names: object) -> frozenset[str]:
-        del names
-        return frozenset()
-
-
 def hasty(seat: Any, *_: Any) -> bool:
     """Neither does a coordinator list again when it does not see its own writes, nor when it is about to
     judge by silence. Each of the two covers for the other."""
-    seat._confirmed = Everybody()
+    seat._unconfirmed = gives(False)
     return False
 
 

@@ -15,7 +15,7 @@ from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob.contract.reports import FailureReport, RoundReport
 from elasticjob.contract.round_record import RoundRecord
 from elasticjob.contract.text import is_token
-from elasticjob.coordination.directory import changed_at
+from elasticjob.coordination.directory import NEVER, changed_at
 from elasticjob.core.participant import AnnounceAgain, Enter, Membership, Participant, Stop
 from elasticjob.peers.round_lease import Done, Identity, ListAgain, Read, Rest, Step, TryPort, Write
 from elasticjob.peers.run import Run
@@ -40,7 +40,7 @@ class Known:
 
     stored: Stored
     at: float
-    alive: bool = False
+    changed: float = NEVER
     peer: Peer | None = None
     """What it says, once it was read."""
 
@@ -267,7 +267,7 @@ class Process(Host):
         elif self._known is not None and what.deleted:
             self._known.pop(what.name, None)
         elif self._known is not None:
-            self._known[what.name] = Known(what, now, alive=True)
+            self._known[what.name] = Known(what, now, now)
         self._peers.wake()
 
     def _known_as(self, stored: Stored, now: float) -> Known:
@@ -276,7 +276,8 @@ class Process(Host):
         if known is not None and known.stored == stored:
             return known
         if stored.name in before and before[stored.name].stored == stored:
-            return Known(stored, changed_at(before[stored.name].at, given_up, now))
+            there = before[stored.name]
+            return Known(stored, changed_at(there.at, given_up, now), there.changed)
         return Known(stored, now)
 
     def _coordinate(self) -> Script:
@@ -388,14 +389,14 @@ class Process(Host):
                     p.failure,
                     None,
                     now - known.at,
-                    known.alive,
+                    now - known.changed,
                 )
         refused = {
             p.key: "its port refuses" for p in peers.values() if self._refused.get(p.key) == p.record.endpoint
         }
         ended = self.history.ended_pods(now) if self.history.pods_in_sight else {}
         replaced, shown = self._known.get(self.seat.replaced), self._known.get(self.history.lease)
-        suspected = replaced is not None and not replaced.alive and self.seat.replaced != self.name
+        suspected = replaced is not None and replaced.changed == NEVER and self.seat.replaced != self.name
         wall = BEGAN + timedelta(seconds=now + self.skew)
         return Sight(
             peers,

@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.2, 5.0
 RENEWS_SECONDS = 3.0
 """How much later one counts as silent that a new list shows unchanged: its write may be on its way."""
+NEVER = float("-inf")
 ASK_SECONDS = 2.0
 """After how long without a list a watch is given up once more."""
 Follow = Callable[[HttpListApi], Iterator[list[Mapping[str, Any]] | Change | None]]
@@ -27,12 +28,13 @@ Follow = Callable[[HttpListApi], Iterator[list[Mapping[str, Any]] | Change | Non
 
 @dataclass(frozen=True)
 class Seen:
-    """An object, and the monotonic second at which it was seen to change. ``alive``: it has changed since the
-    list, so that its writer lives or has lived a moment ago."""
+    """An object, and the monotonic second ``at`` from which it counts as unchanged. ``changed``: when it was
+    seen to change, so that its writer has lived a moment before; NEVER: lists alone have shown it since the
+    last error."""
 
     body: Mapping[str, Any]
     at: float
-    alive: bool = False
+    changed: float = NEVER
 
 
 def changed_at(before: float, given_up: float, now: float) -> float:
@@ -152,7 +154,7 @@ class Directory:
                 if metadata.get("deletionGracePeriodSeconds") == 0:
                     self._deleted[str(metadata.get("uid", ""))] = name
             else:
-                self._objects[name] = Seen(item.body, now, alive=True)
+                self._objects[name] = Seen(item.body, now, now)
 
     def _listed(self, body: Mapping[str, Any], now: float) -> Seen:
         """What a list shows. An orderly end of a watch is no gap."""
@@ -161,7 +163,7 @@ class Directory:
             return self._objects[name]
         before, given_up = self._before
         if _same(before, body):
-            return Seen(body, changed_at(before[name].at, given_up, now))
+            return Seen(body, changed_at(before[name].at, given_up, now), before[name].changed)
         return Seen(body, now)
 
 

@@ -116,7 +116,7 @@ class LeaseReader:
                 one = self._read_one(seen.body)
             self._read[name] = one
             if one.peer is not None:
-                peers[name] = replace(one.peer, silent=now - seen.at, alive=seen.alive)
+                peers[name] = replace(one.peer, silent=now - seen.at, renewed=now - seen.changed)
             elif one.other:
                 others[name], runs[name] = one.other, one.run
             else:

@@ -19,7 +19,7 @@ from elasticjob.contract.fields import RecordError
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob.contract.round_record import MemberList, Phase, RoundRecord
-from elasticjob.coordination.directory import Directory
+from elasticjob.coordination.directory import NEVER, Directory
 from elasticjob.coordination.pods import Pods
 from elasticjob.coordination.ports import Ports, refusing
 from elasticjob.coordination.reading import LeaseReader, older_than, read_round, round_body
@@ -217,7 +217,7 @@ class PeerSource:
         sight = self._reader.peers(leases, now)
         lease = self._seat.lease if self._seat.unsure else None
         known, shown = leases.get(self._seat.replaced), leases.get(self._name)
-        suspected = known is not None and not known.alive and self._seat.replaced != self._me.pod
+        suspected = known is not None and known.changed == NEVER and self._seat.replaced != self._me.pod
         return replace(
             sight,
             gone={**self._ports.refused(sight, now), **self._pods.gone()},

@@ -24,14 +24,15 @@ class OtherRun:
 
     def may_go_on(self, sight: Sight | None) -> bool:
         """Whether one of its members, its coordinator, or a pod that waits for its next round may be there.
-        All may be, without a sight."""
+        All may be, without a sight. A participant of this run is none of the other's: a user has put an old
+        record into the Lease that this one coordinates."""
         if sight is None:
             return True
         there = [(m.name, m.key) for m in self.settled.state.members]
         there.append((self.holder.pod, self.holder.uid))
         waiting = [name for name, run in sight.other_runs.items() if run == self.settled.run]
         there += [(name, sight.others[name]) for name in waiting]
-        return any(sight.may_go_on(name, key) for name, key in there)
+        return any(sight.may_go_on(name, key) for name, key in there if sight.has(name, key) is None)
 
     def gives_way(self, mine: Settled | None) -> bool:
         """Whether a run that has had rounds takes its Lease back: it was deleted, and this one has made it.

@@ -75,7 +75,7 @@ def _hear(settled: Settled, sight: Sight, member: Member) -> Heard | None:
     if peer is None:
         return Heard(unreadable=True) if sight.is_there(member.name, member.key) else None
     ours = peer.report is not None and peer.report.nonce == settled.state.nonce
-    return Heard(peer.report if ours else None, peer.unreadable_report, peer.silent, peer.alive)
+    return Heard(peer.report if ours else None, peer.unreadable_report, peer.silent, peer.renewed)
 
 
 def _seen(member: Member, number: int, sight: Sight) -> Member:

@@ -40,7 +40,7 @@ from elasticjob.peers.settled import (
     number_of,
 )
 from elasticjob.peers.sight import Sight
-from elasticjob.peers.silence import confirmed
+from elasticjob.peers.silence import confirm
 from elasticjob.rounds.waits import WaitKey, Waits
 
 LONGEST_REST = 5.0
@@ -98,7 +98,7 @@ class Seat:
         self._listed_for: object = None
         """The state of the round Lease for which the participants were listed again."""
         self._explained = False
-        self._confirmed: frozenset[str] = frozenset()
+        self._confirmed: Mapping[str, float] = {}
         """Names for which the Leases were listed: these may be judged by silence."""
         self._reread = False
         self._conflicts = 0
@@ -396,9 +396,7 @@ class Seat:
         waits = Waits(self._began, now)
         decision = look(settled, sight, waits)
         self._began = waits.began
-        anew = decision.unheard - self._confirmed
-        self._confirmed = confirmed(self._confirmed, decision.unheard, sight)
-        if anew:
+        if self._unconfirmed(decision, sight, now):
             return ListAgain()
         self._current = decision.settled
         published = self.settled
@@ -409,6 +407,10 @@ class Seat:
             return Write(decision.settled, decision.waiting, lease.version, transitions=lease.transitions)
         wake = waits.wake_after if waits.wake_after is not None else LONGEST_REST
         return Rest(max(0.02, min(wake, due - now, LONGEST_REST)), decision.probes)
+
+    def _unconfirmed(self, decision: Decision, sight: Sight, now: float) -> bool:
+        unconfirmed, self._confirmed = confirm(self._confirmed, decision.unheard, sight, now)
+        return unconfirmed
 
     def _deaf(self, sight: Sight, now: float) -> bool:
         """Whether the watch of the participants' Leases has not brought a write of this coordinator for too

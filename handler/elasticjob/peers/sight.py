@@ -25,8 +25,9 @@ class Peer:
     progress: ProgressReport | None = None
     silent: float = 0.0
     """For how many seconds the coordinator has seen no change of its Lease, by its own clock (P6)."""
-    alive: bool = True
-    """Whether its Lease was seen to change since the Leases were listed."""
+    renewed: float | None = None
+    """For how many seconds it was not seen to change; infinity: lists alone have shown it. None: ``silent``.
+    ``silent`` may be less: time without a watch does not count in it."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 from elasticjob.contract.participant_record import LEADER_RENEW_SECONDS, MEMBER_RENEW_SECONDS
 from elasticjob.contract.text import listed
 from elasticjob.peers.sight import Peer, Sight
@@ -12,11 +14,19 @@ MISSED_RENEWALS = 3
 STANDSTILL_SECONDS = MISSED_RENEWALS * MEMBER_RENEW_SECONDS
 
 
-def confirmed(before: frozenset[str], unheard: frozenset[str], sight: Sight) -> frozenset[str]:
-    """Names of participants that may be judged by what was not heard of them: the Leases were listed for them
-    since, in the look before or since they were last seen to change theirs."""
-    still = {name for name in before if name in sight.peers and not sight.peers[name].alive}
-    return unheard | still
+def confirm(
+    before: Mapping[str, float], unheard: Collection[str], sight: Sight, now: float
+) -> tuple[bool, dict[str, float]]:
+    """Whether the Leases have to be listed first; and the names for which they were, with the time of the look
+    after that (infinity: it is the next). It counts while one is judged, or does not change its Lease."""
+    listed_at = {name: min(at, now) for name, at in before.items()}
+    known = {
+        name: at
+        for name, at in listed_at.items()
+        if name in unheard or (name in sight.peers and sight.peers[name].silent >= now - at)
+    }
+    new = {name: float("inf") for name in unheard if name not in known}
+    return bool(new), {**known, **new}
 
 
 def quiet_members(view: RoundView, sight: Sight) -> list[Peer]:

@@ -130,7 +130,8 @@ def _one_against_the_leader(view: RoundView, leader: Member, accuser: Member, wa
             view.judged_silent.add(leader.name)
         view.judged_unheard.add(leader.name)
         return True
-    if heard.alive and heard.silent_seconds < waited:
+    renewed = heard.silent_seconds if heard.renewed_seconds is None else heard.renewed_seconds
+    if renewed < waited:
         return False
     left = LEADER_STALE_SECONDS - heard.silent_seconds + 0.1
     view.waits.declare(RoundWait.LEADER_SIGN, view.state.number, LEADER_STALE_SECONDS, left)

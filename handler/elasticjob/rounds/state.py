@@ -120,8 +120,9 @@ class Heard:
     """It has made a report that can't be read."""
     silent_seconds: float = 0.0
     """How long nothing was heard of it."""
-    alive: bool = True
-    """Whether it was seen to renew its announcement. False: a list has shown it, and nothing since."""
+    renewed_seconds: float | None = None
+    """How long ago it was seen to renew its announcement; infinity: a list has shown it, and nothing since.
+    None: as long as nothing was heard of it."""
 
 
 @dataclass(frozen=True)

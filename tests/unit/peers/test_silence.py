@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from elasticjob.contract.reports import RoundReport
-from elasticjob.coordination.directory import RENEWS_SECONDS, changed_at
+from elasticjob.coordination.directory import NEVER, RENEWS_SECONDS, changed_at
 from elasticjob.peers.round_lease import Identity, ListAgain, RoundLease, Write
 from elasticjob.peers.run import Run
 from elasticjob.peers.seat import Seat
@@ -70,7 +70,7 @@ class Survivor:
         self.holder, self.now, self.version = str(me), 5.0, 1
         self.seat = Seat(Run("mnist", "run-1", 1, 2), me, table.settled.limits)
         self.changed = {"pod-0": 5.0, "pod-1": 5.0}
-        self.alive = {"pod-0": True, "pod-1": True}
+        self.renewed = {"pod-0": 5.0, "pod-1": 5.0}
         self.lists = 0
         self.renewals: list[float] = []
         """When the leader renews its Lease."""
@@ -85,11 +85,11 @@ class Survivor:
         self.hears("pod-1", replace(self.peers["pod-1"], report=report))
 
     def hears(self, name: str, peer: Peer) -> None:
-        self.peers[name], self.changed[name], self.alive[name] = peer, self.now, True
+        self.peers[name], self.changed[name], self.renewed[name] = peer, self.now, self.now
 
     def sight(self) -> Sight:
         there = {
-            n: replace(p, silent=self.now - self.changed[n], alive=self.alive[n])
+            n: replace(p, silent=self.now - self.changed[n], renewed=self.now - self.renewed[n])
             for n, p in self.peers.items()
         }
         wall = BEGAN + timedelta(seconds=self.now)
@@ -105,7 +105,6 @@ class Survivor:
             if isinstance(step, ListAgain):
                 self.lists += 1
                 self.changed = {n: changed_at(at, self.now, self.now) for n, at in self.changed.items()}
-                self.alive = dict.fromkeys(self.alive, False)
             elif isinstance(step, Write):
                 self.version += 1
                 self.settled = step.settled
@@ -130,7 +129,7 @@ def test_a_new_list_after_an_error_of_the_api_server_is_no_sign_of_life_either()
     one.accuse()
     one.play(15.0)
     one.changed = dict.fromkeys(one.changed, 15.0)  # silence counts anew: others could not write, either
-    one.alive = dict.fromkeys(one.alive, False)
+    one.renewed = dict.fromkeys(one.renewed, NEVER)
     one.play(60.0)
     assert one.settled.state.cause == "LeaderUnreachable"
     assert one.settled.state.members[0].state == "Unreachable"
@@ -141,8 +140,9 @@ def test_a_leader_that_renews_is_believed() -> None:
     one = Survivor()
     one.now = 15.0
     one.accuse()
-    one.renewals = [18.0, 28.0, 38.0]
+    one.renewals = [18.0]
     one.play(60.0)
+    assert (one.lists, one.now) == (2, 18.1), "the list for the accuser has taken nothing back"
     assert (one.settled.state.cause, one.settled.state.members[1].state) == ("Unreachable", "Unreachable")
 
 
