@@ -17,7 +17,7 @@ STANDSTILL_SECONDS = MISSED_RENEWALS * MEMBER_RENEW_SECONDS
 def confirm(
     before: Mapping[str, float], unheard: Collection[str], sight: Sight, now: float
 ) -> tuple[bool, dict[str, float]]:
-    """Whether the Leases have to be listed first; and the names for which they were, with the time of the look
+    """Whether the Leases have to be listed first; and names for which they were, with the time of the look
     after that (infinity: it is the next). It counts while one is judged, or does not change its Lease."""
     listed_at = {name: min(at, now) for name, at in before.items()}
     known = {
