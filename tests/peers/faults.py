@@ -295,7 +295,7 @@ class Faults:
                 history.start(f"more-{next(history.ids)}", 9)
         elif kind == "lease" and name:
             truth.disturb(name)
-            if not history.pods_in_sight:
+            if not history.pods_in_sight or truth.wiped > 0:
                 truth.excuse(name)
             api.delete(name)
         elif kind == "garbage" and history.lease in api.leases:

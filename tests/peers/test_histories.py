@@ -32,7 +32,6 @@ FOUND = {
     2619: "one that waited in the run before made a deleted round Lease again, and its id was used twice",
     300671: "one that had missed two rounds left one number out, and an id was used twice",
     304019: "one that set the round Lease forward did not know that another round had followed",
-    306758: "a member whose Lease a user had deleted was not waited for, and two rounds trained at once",
     309523: "an old record in the Lease that this run coordinates was taken for a run that its own pod is in",
     314937: "a wrong accuser renewed its Lease, and was never judged: the Leases were listed again for ever",
     2005: "an agent never heard of its round, which its seat had read, because its watch was late",

@@ -61,6 +61,7 @@ class Directory:
         self._objects: dict[str, Seen] | None = None
         self._before: tuple[dict[str, Seen], float] = ({}, 0.0)
         """The objects when the watch was given up, and when that was."""
+        self._known_until = time.monotonic()
         self._deleted: dict[str, str] = {}
         self._asked = 0.0
         self._stopped = threading.Event()
@@ -76,14 +77,23 @@ class Directory:
     @property
     def refused(self) -> bool:
         """Whether it may not list or not watch; it asks on."""
-        return self.auth_errors.seconds(Forbidden, self._what) > 0
+        return self.refused_seconds() > 0
+
+    def refused_seconds(self) -> float:
+        """For how long it may not; 0 if it may."""
+        return self.auth_errors.seconds(Forbidden, self._what)
+
+    def unknown_seconds(self) -> float:
+        """For how long the objects are not known; 0 if they are."""
+        with self._lock:
+            return time.monotonic() - self._known_until if self._objects is None else 0.0
 
     def list_again(self) -> None:
         """Give the watch up: until the objects are listed again they are not known."""
         now = time.monotonic()
         with self._lock:
             if self._objects is not None:
-                self._before = (self._objects, now)
+                self._before, self._known_until = (self._objects, now), now
             self._objects = None
         self._asked = now
         self._api.reopen_watch()
@@ -131,6 +141,7 @@ class Directory:
 
     def _failed(self, error: ApiError) -> None:
         with self._lock:
+            self._known_until = time.monotonic() if self._objects is not None else self._known_until
             self._objects = None  # who is silent, and who is gone, starts again with the next list
         self.auth_errors.record(error, self._what)
         self.last_error = str(error)

@@ -13,6 +13,9 @@ from elasticjob.peers.run import RUN_LABEL
 
 logger = logging.getLogger(__name__)
 
+BACK_SECONDS = 15.0
+"""How long pods that were in sight may be out of it until the coordinator does without."""
+
 
 class Pods:
     """``coordinate`` watches all pods of the run, ``deputize`` the coordinator's alone; ``rest`` neither."""
@@ -23,7 +26,7 @@ class Pods:
         self._name, self._me, self._open_api, self._notify = name, me, open_api, notify
         self._all: Directory | None = None
         self._one: tuple[Identity, Directory] | None = None
-        self._refused = False
+        self._refused = self._seen = False
 
     def coordinate(self) -> None:
         """See all."""
@@ -50,7 +53,10 @@ class Pods:
     def ready(self) -> bool:
         """Whether all pods are in sight, or will not be."""
         self._check()
-        return self._all is None or self._all.objects() is not None or bool(self._all.last_error)
+        if self._all is None or self._all.objects() is not None:
+            return True
+        # An API server that comes back may list Leases sooner than pods.
+        return bool(self._all.last_error) and (not self._seen or self._all.unknown_seconds() > BACK_SECONDS)
 
     def gone(self) -> dict[str, str]:
         """Why agents have ended, by their pods' UIDs."""
@@ -109,7 +115,10 @@ class Pods:
 
     def _check(self) -> None:
         one = self._one[1] if self._one is not None else None
-        if any(d is not None and d.refused for d in (self._all, one)):
+        self._seen = self._seen or any(d is not None and d.objects() is not None for d in (self._all, one))
+        # One that has just started refuses what it allows a moment later.
+        limit = BACK_SECONDS if self._seen else 0.0
+        if any(d is not None and d.refused_seconds() > limit for d in (self._all, one)):
             self._refused = True
             self.rest()
             logger.info(

@@ -104,7 +104,7 @@ def form_round(settled: Settled, view: RoundView, sight: Sight) -> Formed:
 def _possible_members(settled: Settled, view: RoundView, sight: Sight) -> list[str]:
     """If a round may have been published that this record does not know: those that may be in it. Each that
     lives and waits announces itself for the round after ``number``. One of another run has waited since it
-    came if the round Lease was there before. A pod without a Lease may have had one that was deleted."""
+    came if the round Lease was there before."""
     r = view.state
     if r.number and not settled.unsure:
         return []
@@ -118,11 +118,7 @@ def _possible_members(settled: Settled, view: RoundView, sight: Sight) -> list[s
     others = (
         name for name, key in sight.others.items() if name in sight.older and sight.may_go_on(name, key)
     )
-    known = {*sight.peers, *sight.others, *sight.pending}
-    silent = (
-        name for name, key in (sight.live_pods or {}).items() if name not in known and key not in sight.gone
-    )
-    return sorted({*found, *others, *sight.unreadable, *silent})
+    return sorted({*found, *others, *sight.unreadable})
 
 
 def _doubt(names: list[str], sight: Sight) -> str:

@@ -422,18 +422,6 @@ def test_a_record_that_has_missed_rounds_leaves_out_all_of_their_numbers() -> No
         assert (table.told, table.settled.unsure, table.settled.left_out) == ((4, "Active", ""), False, False)
 
 
-def test_a_pod_whose_lease_was_deleted_may_train_too() -> None:
-    """P3, P8: the round Lease was deleted, and then a participant's, while it trains in another run."""
-    table = Table(minimum=1, maximum=3, last_call=0)
-    table.settled = replace(table.settled, unsure=True)
-    table.join("pod-0")
-    table.live_pods = {"pod-0": table.peers["pod-0"].key, "old-0": "uid-old", "new-0": "uid-new"}
-    table.pending = frozenset({"new-0"})
-    assert "old-0 may be in a round" in table.look(after=60).waiting
-    del table.live_pods["old-0"]
-    assert table.look(after=60).settled.state.active
-
-
 def fail_early(table: Table, times: int) -> list[float]:
     """Rounds that fail at once; the pauses before the next."""
     pauses = []

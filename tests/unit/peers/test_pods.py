@@ -10,11 +10,12 @@ from typing import Any, cast
 import pytest
 
 from devcluster.wait import wait_for
+from elasticjob.api.errors import ApiError, Forbidden
 from elasticjob.api.listing import Change, HttpListApi
 from elasticjob.coordination.pods import Pods
 from elasticjob.peers.round_lease import Identity
 
-Item = list[Mapping[str, Any]] | Change
+Item = list[Mapping[str, Any]] | Change | ApiError
 LABEL = "elasticjob.dev/run-name"
 FORCED: dict[str, Any] = {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 0}
 COUNT = itertools.count()
@@ -40,6 +41,8 @@ class Watched:
     def follow_pods(self, label: str, value: str) -> Iterator[Item]:
         assert (label, value) == (LABEL, "mnist")
         while (item := self._items.get()) is not None:
+            if isinstance(item, ApiError):
+                raise item
             yield item
 
     def stop(self) -> None:
@@ -107,3 +110,31 @@ def test_a_pod_that_is_listed_is_not_gone(pods: Pods, watched: Watched) -> None:
     back = (Change(pod("b", **FORCED), deleted=True), Change(pod("b", **FORCED)))
     names_after(pods, watched, *back)
     assert pods.gone() == {}
+
+
+@pytest.mark.parametrize("error", [ApiError("no answer", 0), Forbidden("not yet", 403)])
+def test_an_api_server_that_comes_back_has_not_taken_the_pods_out_of_sight(
+    pods: Pods, watched: Watched, error: ApiError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P4: its Leases may be listed again first, and one that a user has deleted is no news while pods are in
+    sight. One that has just started refuses what it allows a moment later."""
+    wait_for(lambda: pods.ready and pods.live(), 10, "the pods are in sight", interval=0.01)
+    watched.brings(error)
+    wait_for(lambda: pods.live() is None, 10, "they are not", interval=0.01)
+    assert not pods.ready
+    watched.brings([pod("a"), pod("b")])
+    wait_for(lambda: pods.ready, 10, "they are again", interval=0.01)
+    assert set(pods.live() or {}) == {"a", "b"}
+    monkeypatch.setattr("elasticjob.coordination.pods.BACK_SECONDS", 0.0)
+    watched.brings(error)
+    wait_for(lambda: pods.live() is None, 10, "they are not", interval=0.01)
+    wait_for(lambda: pods.ready, 10, "the coordinator does without them", interval=0.01)
+
+
+def test_without_the_right_on_pods_nothing_is_waited_for(watched: Watched) -> None:
+    made = Pods("mnist", Identity("a", "uid-a"), lambda: cast(HttpListApi, watched), lambda: None)
+    made.coordinate()
+    watched.brings(Forbidden("no", 403))
+    wait_for(lambda: made.ready, 10, "it is known that they are not in sight", interval=0.01)
+    assert made.live() is None
+    made.rest()
