@@ -316,6 +316,9 @@ class History:
                 process.hampered_at = now
         if now - self._calm < 20.0 or (newest is not None and newest.closed):
             return
+        stored = api.leases.get(self.lease)
+        shown = self.truth.read(stored) if stored is not None else None
+        runs = any(one is not None and one.state.active for one in (newest, shown))
         for process in self._alive():
             if now - process.hampered_at < 20.0:
                 continue
@@ -324,9 +327,7 @@ class History:
             waits = (
                 announced is not None and announced.state == AnnouncedState.JOINING and process.waits_since
             )
-            if waits and now - since > (
-                HEARS_SECONDS if newest is None or not newest.state.active else STANDBY_HEARS_SECONDS
-            ):
+            if waits and now - since > (STANDBY_HEARS_SECONDS if runs else HEARS_SECONDS):
                 raise Violation("P5", f"{process.name} has heard of no coordinator for {now - since:.1f} s")
 
 

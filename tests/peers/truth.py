@@ -119,10 +119,10 @@ class Truth:
         if self._users:
             self._set_back = True
             return
-        new = self._parse(after)
+        new = self.read(after)
         if new is None:
             return
-        old = self._parse(before) if before is not None else None
+        old = self.read(before) if before is not None else None
         anew, self._set_back = old is None or self._set_back, False
         for one in self.rounds.values() if anew else ():
             one.forgotten = one.forgotten or not self.knows(one.settled)
@@ -183,7 +183,8 @@ class Truth:
         if not old.closed and one is not None and one.trains:
             raise Violation("P8", f"run {new.run} has replaced run {old.run}, which trains")
 
-    def _parse(self, stored: Stored) -> Settled | None:
+    def read(self, stored: Stored) -> Settled | None:
+        """What the round Lease says; None: it cannot be read."""
         try:
             return Settled.parse(stored.annotations.get("round", ""), stored.annotations.get("state", ""))
         except RecordError:
