@@ -21,7 +21,7 @@ from elasticjob.peers.seat import MADE_AGAIN_SECONDS, UNSURE_SECONDS
 from elasticjob.peers.settled import RUNNING_RENEW, Settled
 from tests.peers.api import Api
 from tests.peers.faults import Faults
-from tests.peers.process import Process
+from tests.peers.process import Process, endpoint_of
 from tests.peers.truth import Round, Truth, Violation
 from tests.simulation.kernel import Kernel
 
@@ -234,8 +234,15 @@ class History:
             pod.process.thaw()
             if pod.process.run.id != self.run.id:
                 self.end_if_lives(name)
-            if pod.ended is not None and not pod.deleted and (tidy or pod.process.run.id != self.run.id):
+            stays = not tidy and pod.process.run.id == self.run.id and self._has_a_port(name)
+            if pod.ended is not None and not pod.deleted and not stays:
                 self.remove(name)
+
+    def _has_a_port(self, name: str) -> bool:
+        """Whether its Lease says where its agent listens. A user may have written over it: then nothing but
+        its deletion proves its end."""
+        stored = self.api.leases.get(name)
+        return stored is not None and bool(endpoint_of(stored.annotations))
 
     def _knows(self, settled: Settled) -> bool:
         """Whether a process that lives has seen this record, or a later one of its run."""

@@ -351,7 +351,7 @@ class Process(Host):
     def _try_port(self, pod: str) -> Script:
         try:
             stored = yield self.api.call(self, lambda: self.api.read(pod))
-            refuses = self.history.refuses(_endpoint(stored.annotations), self.name)
+            refuses = self.history.refuses(endpoint_of(stored.annotations), self.name)
         except NotFound:
             refuses = True
         self.seat.hear_port(pod, refuses, self.kernel.now)
@@ -419,7 +419,8 @@ def precondition(step: Write) -> str:
     return step.version
 
 
-def _endpoint(annotations: Mapping[str, str]) -> str:
+def endpoint_of(annotations: Mapping[str, str]) -> str:
+    """Where the agent listens, as its Lease says; "" if that cannot be read."""
     try:
         return ParticipantRecord.parse(annotations.get("participant", "")).endpoint
     except RecordError:
