@@ -164,10 +164,10 @@ class Joining:
                     what = messages.unreported(failure) if failure is not None else ""
                     raise RendezvousStateError(what + text(parts.settings, last_error, seconds))
         latest = parts.core.latest
-        stands_by = latest is not None and latest.phase in RUNNING
-        if stands_by and latest is not None and parts.settings.peers and latest.waiting_message:
-            stands_by = False  # a round of which no member is heard is none to stand by for
-        if limit.is_over(time.monotonic(), stands_by):
+        # Without an operator a round that waits is one of which no member is heard: none to stand by for.
+        running = latest is not None and latest.phase in RUNNING
+        unheard = parts.settings.peers and latest is not None and bool(latest.waiting_message)
+        if limit.is_over(time.monotonic(), running and not unheard):
             raise RendezvousTimeoutError(f"no round within {limit.limit:.0f} s; {self._waiting_text(0.0)}")
 
     def _forbidden_limit(self, thread: RoundSource | LeaseWriter) -> float:

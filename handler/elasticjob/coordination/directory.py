@@ -59,9 +59,10 @@ class Directory:
         self._api, self._follow, self._what, self._notify = api, follow, what, notify
         self._lock = threading.Lock()
         self._objects: dict[str, Seen] | None = None
-        self._before: tuple[dict[str, Seen], float] = ({}, 0.0)
-        """The objects when the watch was given up, and when that was."""
+        self._before: dict[str, Seen] = {}
+        """The objects when the watch was given up."""
         self._known_until = time.monotonic()
+        """Since when they are not known, if they are not."""
         self._deleted: dict[str, str] = {}
         self._asked = 0.0
         self._stopped = threading.Event()
@@ -93,7 +94,7 @@ class Directory:
         now = time.monotonic()
         with self._lock:
             if self._objects is not None:
-                self._before, self._known_until = (self._objects, now), now
+                self._before, self._known_until = self._objects, now
             self._objects = None
         self._asked = now
         self._api.reopen_watch()
@@ -141,7 +142,8 @@ class Directory:
 
     def _failed(self, error: ApiError) -> None:
         with self._lock:
-            self._known_until = time.monotonic() if self._objects is not None else self._known_until
+            if self._objects is not None:
+                self._known_until = time.monotonic()
             self._objects = None  # who is silent, and who is gone, starts again with the next list
         self.auth_errors.record(error, self._what)
         self.last_error = str(error)
@@ -154,7 +156,7 @@ class Directory:
             if isinstance(item, list):
                 self._asked = 0.0
                 self._objects = {_name(body): self._listed(body, now) for body in item}
-                self._before = ({}, 0.0)
+                self._before = {}
                 return
             name = _name(item.body)
             if self._objects is None:
@@ -172,9 +174,9 @@ class Directory:
         name = _name(body)
         if self._objects is not None and _same(self._objects, body):
             return self._objects[name]
-        before, given_up = self._before
-        if _same(before, body):
-            return Seen(body, changed_at(before[name].at, given_up, now), before[name].changed)
+        if _same(self._before, body):
+            before = self._before[name]
+            return Seen(body, changed_at(before.at, self._known_until, now), before.changed)
         return Seen(body, now)
 
 

@@ -209,4 +209,4 @@ def _probes(names: list[str], sight: Sight, view: RoundView) -> dict[str, str]:
     peers = [sight.peers[name] for name in names if name in sight.peers]
     if peers:
         view.waits.wake(PROBE_SECONDS)
-    return {p.key: p.record.endpoint for p in peers if p.key not in sight.gone and p.record.endpoint}
+    return sight.ports(peers)

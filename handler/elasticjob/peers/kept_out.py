@@ -74,5 +74,5 @@ def let_in(settled: Settled, keys: Collection[str]) -> Settled:
 
 def suspects(settled: Settled, state: RoundState) -> tuple[str, ...]:
     """Names of the members of a new round that it loses at their first failure to reach it."""
-    due = {one.key for one in settled.kept_out}
-    return tuple(m.name for m in state.members if m.key in due or m.name in state.unarrived)
+    known = {one.key for one in settled.kept_out}
+    return tuple(m.name for m in state.members if m.key in known or m.name in state.unarrived)

@@ -59,7 +59,7 @@ def look(settled: Settled, sight: Sight, waits: Waits) -> Decision:
         if not after.state.active:
             return Decision(after, unheard=unheard)
         quiet = quiet_members(view, sight)
-        return Decision(after, standstill(view, quiet), unheard, {p.key: p.record.endpoint for p in quiet})
+        return Decision(after, standstill(view, quiet), unheard, sight.ports(quiet))
     formed = form_round(settled, view, sight)
     unheard = frozenset(view.judged_unheard)
     if formed.failed:

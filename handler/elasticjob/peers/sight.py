@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -73,6 +73,10 @@ class Sight:
     def highest_seen(self, run: str) -> int:
         """The highest number of a round of this run that a participant has seen."""
         return max((peer.record.seen(run) for peer in self.peers.values()), default=0)
+
+    def ports(self, peers: Iterable[Peer]) -> dict[str, str]:
+        """The endpoints of those of these that may live, by their pods' UIDs."""
+        return {p.key: p.record.endpoint for p in peers if p.key not in self.gone and p.record.endpoint}
 
     def is_behind(self, lease: RoundLease | None) -> bool:
         """Whether it may be of a time before this version of the round Lease."""

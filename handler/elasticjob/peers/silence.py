@@ -19,11 +19,10 @@ def confirm(
 ) -> tuple[bool, dict[str, float]]:
     """Whether the Leases have to be listed first; and names for which they were, with the time of the look
     after that (infinity: it is the next). It counts while one is judged, or does not change its Lease."""
-    listed_at = {name: min(at, now) for name, at in before.items()}
     known = {
-        name: at
-        for name, at in listed_at.items()
-        if name in unheard or (name in sight.peers and sight.peers[name].silent >= now - at)
+        name: min(at, now)
+        for name, at in before.items()
+        if name in unheard or (name in sight.peers and sight.peers[name].silent >= now - min(at, now))
     }
     new = {name: float("inf") for name in unheard if name not in known}
     return bool(new), {**known, **new}

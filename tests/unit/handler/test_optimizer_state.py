@@ -102,6 +102,16 @@ def undisturbed(wrap: Wrap, optimizer: Optimizer, steps: int) -> list[torch.Tens
     return run.found()
 
 
+def resumed(wrap: Wrap, optimizer: Optimizer, folder: Path, until: int) -> Run:
+    """One that goes on from the newest checkpoint, and saves each step."""
+    run = Run(wrap, optimizer)
+    with Checkpoints(folder) as checkpoints:
+        for step in range(checkpoints.resume(run.state) + 1, until + 1):
+            run.step(step)
+            checkpoints.save(step, run.state)
+    return run
+
+
 def assert_same(found: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
     assert len(found) == len(expected)
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
@@ -113,11 +123,7 @@ def test_a_parameter_without_a_gradient_before_the_save(
     wrap: Wrap, optimizer: Optimizer, tmp_path: Path
 ) -> None:
     for until in (2, 3, 5, STEPS):
-        run = Run(wrap, optimizer)
-        with Checkpoints(tmp_path) as checkpoints:
-            for step in range(checkpoints.resume(run.state) + 1, until + 1):
-                run.step(step)
-                checkpoints.save(step, run.state)
+        run = resumed(wrap, optimizer, tmp_path, until)
         assert_same(run.found(), undisturbed(wrap, optimizer, until))
 
 
@@ -142,11 +148,7 @@ def test_a_save_before_the_first_step_changes_nothing(
 def test_what_ddp_has_saved_is_loaded_without_it(tmp_path: Path) -> None:
     optimizer = OPTIMIZERS["AdamW"]
     for wrap, until in ((ddp, 2), (plain, 3), (ddp, 5), (plain, STEPS)):
-        run = Run(wrap, optimizer)
-        with Checkpoints(tmp_path) as checkpoints:
-            for step in range(checkpoints.resume(run.state) + 1, until + 1):
-                run.step(step)
-            checkpoints.save(until, run.state)
+        run = resumed(wrap, optimizer, tmp_path, until)
     assert_same(run.found(), undisturbed(plain, optimizer, STEPS))
 
 
