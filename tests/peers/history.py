@@ -245,9 +245,11 @@ class History:
         return stored is not None and bool(endpoint_of(stored.annotations))
 
     def _knows(self, settled: Settled) -> bool:
-        """Whether a process that lives has seen this record, or a later one of its run."""
+        """Whether a process that lives has seen this record, or a later one of its run. One that is frozen,
+        and whose Lease was deleted, is as good as gone: nothing shows that it is there."""
         alive = (pod.process for pod in self.pods.values() if pod.process.alive)
-        seen = [p.seat.newest for p in alive if p.run.id == settled.run]
+        shown = [p for p in alive if not p.frozen or p.name in self.api.leases]
+        seen = [p.seat.newest for p in shown if p.run.id == settled.run]
         return any(one is not None and one.order >= settled.order for one in seen)
 
     def ails(self, name: str) -> bool:

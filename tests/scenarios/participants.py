@@ -80,7 +80,12 @@ class ParticipantCommands:
 
     def do_silent(self, name: str, seconds: str) -> None:
         """The observer has seen no change of this Lease for so long."""
-        self.leases[name] = replace(self.leases[name], silent=float(seconds))
+        self.leases[name] = replace(self.leases[name], silent=float(seconds), renewed=None)
+
+    def do_listed_again(self, *names: str) -> None:
+        """A new watch has listed these Leases: their silence counts from now on, and no renewal was seen."""
+        for name in names:
+            self.leases[name] = replace(self.leases[name], silent=0.0, renewed=float("inf"))
 
     def do_namesake(self, name: str, of: str) -> None:
         """This pod announces itself with the id of that one."""

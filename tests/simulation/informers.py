@@ -8,12 +8,14 @@ answer has shown, and nothing else for as long, is opened anew.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
 from elasticjob.contract.round_record import RoundRecord
+from elasticjob.rounds.state import RENEWED_WITHIN_SECONDS
 from elasticjob.rounds.topology import Domains
 from elasticjob_operator.observe.write_outages import WriteOutages
 from elasticjob_operator.plan.state.model import Job, Observed, Participant, Pod
@@ -73,7 +75,9 @@ class Cache:
     """The informers' stores: by key the newest version heard of, and when it last changed."""
 
     items: dict[Key, Item] = field(default_factory=dict)
+    changed: dict[Key, float] = field(default_factory=dict)
     touched: dict[Key, float] = field(default_factory=dict)
+    """When the silence of these began again although they had not changed."""
     gone: set[str] = field(default_factory=set)
     listed: dict[str, int] = field(default_factory=dict)
     """By kind, the version of its informer's last list."""
@@ -84,7 +88,7 @@ class Cache:
         if (old is not None and item.version <= old.version) or item.uid in self.gone:
             return False
         self.items[key] = item
-        self.touched[key] = now
+        self.changed[key] = now
         return old is None or (old.value, old.uid) != (item.value, item.uid)
 
     def answered(self, key: Key, item: Item, now: float) -> bool:
@@ -309,7 +313,7 @@ class Informers(Client):
                 pods.append(pod)
             elif key[0] == "lease":
                 lease: LeaseValue = item.value
-                silent = 0.0 if good is None else max(0.0, until - max(self.cache.touched[key], good))
+                silent, renewed = self._silence_of(key, good, until)
                 leases[key[1]] = Participant(
                     key[1],
                     lease.holder,
@@ -317,6 +321,7 @@ class Informers(Client):
                     lease.failure,
                     lease.report,
                     silent=silent,
+                    renewed=renewed,
                     progress=lease.progress,
                     finished=lease.finished,
                     drain=lease.drain,
@@ -337,3 +342,14 @@ class Informers(Client):
             member_list_round=listed,
             domains=self.domains,
         )
+
+    def _silence_of(self, key: Key, good: float | None, until: float) -> tuple[float, float | None]:
+        """``Participant.silent`` and ``renewed``, as ``ClusterCache._participant`` has them."""
+        changed = self.cache.changed[key]
+        if good is None:
+            return 0.0, math.inf
+        age = self.kernel.now - changed
+        if changed > good and age < RENEWED_WITHIN_SECONDS:
+            return 0.0, None
+        silent = until - max(changed, self.cache.touched.get(key, changed), good)
+        return max(0.0, silent), age if changed > good else math.inf

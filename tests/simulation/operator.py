@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -176,7 +176,7 @@ class Operator(Informers):
         job = value.job if self.queue is None else self.queue.limited(value.job, value.status)
         decided = self._small_records(plan, job, value.status, observed, now, self.timers)
         if decided.judged_unheard:
-            yield from self._confirm_silence()
+            yield from self._confirm_silence(decided.judged_silent)
             if self.cache.items.get(JOB_KEY) is not item:
                 raise Stale
             observed = self._observe(value.job)
@@ -283,6 +283,20 @@ class Operator(Informers):
             raise Conflict("the ElasticJob is not the one that was planned on")
         return self.api.put(JOB_KEY, JobValue(item.value.job, decided.status), version=item.version)
 
-    def _confirm_silence(self) -> Script:
+    def _confirm_silence(self, silent: Iterable[str]) -> Script:
         """``ClusterCache.confirm_silence``."""
-        yield from self.list_again()
+        before = {
+            key: self.cache.items[key].version
+            for name in silent
+            if (key := ("lease", name)) in self.cache.items
+        }
+        spoken = list(before)
+        try:
+            yield from self.list_again()
+            spoken = [
+                key
+                for key in before
+                if key not in self.cache.items or self.cache.items[key].version != before[key]
+            ]
+        finally:
+            self.cache.touched.update(dict.fromkeys(spoken, self.kernel.now))

@@ -181,10 +181,10 @@ async def test_a_renewal_moves_the_clock_and_is_no_news(scene: Scene) -> None:
     scene.server.push(("ADDED", scene.server.set("a")))
     await scene.until(lambda: scene.news() == ["a"])
     before = scene.store.get("ns", "a")
-    assert scene.store.touched("ns", "a") == 1000.0
+    assert scene.store.changed_at("ns", "a") == 1000.0
     scene.now = 1010.0
     scene.server.push(("MODIFIED", scene.server.set("a", renew="1")))
-    await scene.until(lambda: scene.store.touched("ns", "a") == 1010.0)
+    await scene.until(lambda: scene.store.changed_at("ns", "a") == 1010.0)
     assert scene.news() == []
     after = scene.store.get("ns", "a")
     assert before is not None
@@ -200,12 +200,12 @@ async def test_how_late_a_busy_watch_is_can_be_asked(scene: Scene) -> None:
     await scene.informer.expect_newest()
     assert scene.server.lists == lists, "without events it would seem late although there is no news"
     scene.server.push(*(("MODIFIED", scene.server.set("a", renew=str(n))) for n in range(200)))
-    await scene.until(lambda: scene.store.touched("ns", "a") == 1000.0)
+    await scene.until(lambda: scene.store.changed_at("ns", "a") == 1000.0)
     waiting = [("MODIFIED", scene.server.set("a", renew=f"later {n}")) for n in range(3)]
     await scene.informer.expect_newest()
     scene.now += 4.0
     scene.server.push(*waiting[:2])
-    await scene.until(lambda: scene.store.touched("ns", "a") == 1004.0)
+    await scene.until(lambda: scene.store.changed_at("ns", "a") == 1004.0)
     scene.now += 2.0
     assert scene.informer.late() == 6.0, "an event that is older does not count"
     scene.server.push(waiting[2])

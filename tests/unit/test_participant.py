@@ -158,6 +158,14 @@ def test_over_if_and_only_if_the_record_says_so() -> None:
         assert core.end_reason()
 
 
+@pytest.mark.parametrize("phase", ["Active", "Broken", "Closed"])
+def test_another_round_of_its_number_ends_the_round(phase: str) -> None:
+    """A user deleted the record while nothing showed this member: its number came again."""
+    core = running()
+    core.observe(replace(ROUND, phase=phase, outcome=Outcome.COMPLETE.value, nonce="another"))
+    assert core.end_reason() == "another round 1 was formed: the record of this one was lost"
+
+
 def test_the_record_never_goes_back() -> None:
     core = running()
     core.observe(replace(ROUND, number=2, member_ids=("x", "y")))

@@ -173,6 +173,30 @@ def test_the_lease_is_looked_at_before_anybody_is_judged_silent(
     assert silent == (0.0 if spoken else pytest.approx(40.0 + 2 * seconds))
 
 
+def test_silence_that_begins_again_is_no_renewal() -> None:
+    """Of two, the one that accused a leader whose node had died was taken for the broken one."""
+    server = Server()
+    cache = world_of(server)
+    for _ in range(5):
+        server.now += 1.0
+        cache.continuity("ns")
+    server.fails = True
+    with pytest.raises(Unavailable):
+        asyncio.run(cache.confirm_silence(JOB, ["job-0-0"]))
+    heard = cache.observe(JOB).leases["job-0-0"]
+    assert (heard.silent, heard.renewed) == (0.0, 5.0)
+    for informer in cache.informers():
+        informer.good_since = server.now  # a new watch, which has listed the Lease
+    server.now += 1.0
+    heard = cache.observe(JOB).leases["job-0-0"]
+    assert (heard.silent, heard.renewed) == (1.0, float("inf"))
+    server.version += 1
+    cache.leases.put(read_lease(server.lease()))
+    server.now += 1.5
+    heard = cache.observe(JOB).leases["job-0-0"]
+    assert (heard.silent, heard.renewed) == (1.5, 1.5)
+
+
 def test_while_a_watch_is_late_nobody_is_silent_and_all_waits_begin_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -217,6 +217,8 @@ class Participant:
         if record.number > mine.number:
             return f"round {record.number} was formed"
         if record.number == mine.number:
+            if record.nonce and record.nonce != mine.nonce:
+                return f"another round {record.number} was formed: the record of this one was lost"
             if record.phase == Phase.BROKEN.value:
                 return f"{record.cause}: {record.message}" if record.cause else "the round is broken"
             well = record.outcome == Outcome.COMPLETE.value

@@ -13,7 +13,15 @@ from elasticjob.contract.participant_record import LEADER_RENEW_SECONDS
 from elasticjob.contract.reports import RoundReport
 from elasticjob.contract.text import listed
 from elasticjob.rounds.causes import Cause
-from elasticjob.rounds.state import GONE, Finding, Member, MemberState, RoundView, UnreachableReport
+from elasticjob.rounds.state import (
+    GONE,
+    RENEWED_WITHIN_SECONDS,
+    Finding,
+    Member,
+    MemberState,
+    RoundView,
+    UnreachableReport,
+)
 from elasticjob.rounds.waits import RoundWait
 
 ACCUSER_GRACE_SECONDS = 2.0
@@ -131,11 +139,11 @@ def _one_against_the_leader(view: RoundView, leader: Member, accuser: Member, wa
         view.judged_unheard.add(leader.name)
         return True
     renewed = heard.silent_seconds if heard.renewed_seconds is None else heard.renewed_seconds
-    if renewed < waited:
+    if renewed + RENEWED_WITHIN_SECONDS < waited:
         return False
-    left = LEADER_STALE_SECONDS - heard.silent_seconds + 0.1
+    left = LEADER_STALE_SECONDS - heard.silent_seconds
     view.waits.declare(RoundWait.LEADER_SIGN, view.state.number, LEADER_STALE_SECONDS, left)
-    view.waits.wake(left)  # silence makes no event
+    view.waits.wake(left + 0.1)  # silence makes no event
     return None
 
 

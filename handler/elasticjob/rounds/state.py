@@ -110,6 +110,10 @@ class RoundState:
         return self.phase == Phase.ACTIVE.value
 
 
+RENEWED_WITHIN_SECONDS = 1.0
+"""What was renewed within this time may be shown as renewed now."""
+
+
 @dataclass(frozen=True)
 class Heard:
     """What was heard from a member."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from elasticjob.contract.names import JOB_LABEL, members_lease, round_lease
+from elasticjob.rounds.state import RENEWED_WITHIN_SECONDS
 from elasticjob_operator.observe.answers import Json
 from elasticjob_operator.observe.client import Api
 from elasticjob_operator.observe.errors import ApiError
@@ -229,7 +230,7 @@ class ClusterCache:
         participants: dict[str, Participant] = {}
         for name, lease in leases.items():
             if name not in rounds:
-                participants[name] = self._participant(lease, good_since, until)
+                participants[name] = self._participant(lease, good_since, until, now)
         return Observed(
             pods=tuple(
                 _without_old_mark(self._pod(pods[name], job.uid, templated), participants.get(name))
@@ -375,15 +376,16 @@ class ClusterCache:
             return None
         return max(watched.leases.good_since, self._api.write_outages.good_since(namespace))
 
-    def _participant(self, lease: SeenLease, good_since: float | None, until: float) -> Participant:
-        known = lease.participant
-        if good_since is None:
-            return known
-        silent = until - max(good_since, self.leases.touched(lease.namespace, lease.name))
-        if silent < 1.0:
-            # Nothing is decided by less than a second, and a storm of joins need not copy them all.
-            return known
-        return replace(known, silent=silent)
+    def _participant(
+        self, lease: SeenLease, good_since: float | None, until: float, now: float
+    ) -> Participant:
+        known, began = lease.participant, now if good_since is None else good_since
+        changed = self.leases.changed_at(lease.namespace, lease.name)
+        if changed > began and now - changed < RENEWED_WITHIN_SECONDS:
+            return known  # a storm of joins need not copy them all
+        silent = until - max(began, self.leases.silent_since(lease.namespace, lease.name))
+        renewed = now - changed if changed > began else float("inf")
+        return replace(known, silent=max(0.0, silent), renewed=renewed)
 
     def _pod(self, seen: SeenPod, job_uid: str, templated: bool) -> Pod:
         pod = seen.pod

@@ -33,6 +33,7 @@ class Store(Generic[T]):
         self._clock = clock
         self._items: dict[Key, T] = {}
         self._jobs: dict[Key, dict[str, T]] = {}
+        self._put: dict[Key, float] = {}
         self._touched: dict[Key, float] = {}
         self._listed: dict[str, int] = {}
         """The version of the informer's last list, by namespace ("" for a list of all)."""
@@ -55,9 +56,13 @@ class Store(Generic[T]):
         """Every object."""
         return self._items.values()
 
-    def touched(self, namespace: str, name: str) -> float:
+    def changed_at(self, namespace: str, name: str) -> float:
         """Monotonic time of the last change of the object that was seen, news or not."""
-        return self._touched.get((namespace, name), float("-inf"))
+        return self._put.get((namespace, name), float("-inf"))
+
+    def silent_since(self, namespace: str, name: str) -> float:
+        """Monotonic time from which on its silence counts: ``changed_at``, or when it was touched since."""
+        return max(self.changed_at(namespace, name), self._touched.get((namespace, name), float("-inf")))
 
     def touch(self, namespace: str, name: str) -> None:
         """Count its silence from now on."""
@@ -76,7 +81,7 @@ class Store(Generic[T]):
             return
         self._gone.forget(item.uid)
         self._items[key] = item
-        self._touched[key] = self._clock()
+        self._put[key] = self._clock()
         if old is not None and self._written is not None:
             self._written(item)
         if old is not None and old.job != item.job:
@@ -103,6 +108,7 @@ class Store(Generic[T]):
             return
         del self._items[key]
         self._gone.add(old.uid, float("inf") if version is None else version)
+        self._put.pop(key, None)
         self._touched.pop(key, None)
         self._leave(old)
         self._changed(old)

@@ -91,9 +91,9 @@ def as_evidence(findings: Iterable[Finding]) -> list[Evidence]:
 def _hear(p: Pass, member: Member) -> Heard | None:
     """What was heard from this member, if its pod's Lease is there."""
     lease = p.lease_of(member.key)
-    return (
-        Heard(p.report_of(member.key), lease.report_unreadable, lease.silent) if lease is not None else None
-    )
+    if lease is None:
+        return None
+    return Heard(p.report_of(member.key), lease.report_unreadable, lease.silent, lease.renewed)
 
 
 def _taken_over(entry: ParticipantStatus, before: Member, after: Member) -> ParticipantStatus:

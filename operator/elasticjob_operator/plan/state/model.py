@@ -283,10 +283,11 @@ class Pod:
 @dataclass(frozen=True)
 class Participant:
     """A pod's Lease. ``silent`` is for how many seconds the observer has seen no change of it, counted
-    only while its own watch was good; ``problem`` says why a record can't be used, ``report_unreadable`` that
-    the report is such a one. ``finished`` is the nonce of the last round that a torchrun of this pod has
-    finished well: also one that has ended since; ``fenced`` that of the round whose checkpoints are fenced,
-    as its leader says. ``relay`` is what it has from members that cannot write."""
+    only while its own watch was good; ``renewed`` is for how many there was none, infinity if that watch has
+    shown none yet, None for as many as ``silent``. ``problem`` says why a record can't be used,
+    ``report_unreadable`` that the report is such a one. ``finished`` is the nonce of the last round that a
+    torchrun of this pod has finished well: also one that has ended since; ``fenced`` that of the round whose
+    checkpoints are fenced, as its leader says. ``relay`` is what it has from members that cannot write."""
 
     pod: str
     holder: str
@@ -303,6 +304,7 @@ class Participant:
     fenced: str = ""
     relay: RelayReport | None = None
     resumed: ResumedReport | None = None
+    renewed: float | None = None
 
 
 @dataclass(frozen=True)
