@@ -87,3 +87,5 @@ def publications(old: RoundRecord | None, new: RoundRecord) -> Iterator[str]:
     was = old is not None and old.replacing
     if new.replacing != was:
         yield "the hooks wait for the next pods" if new.replacing else "no hook waits for a next pod any more"
+    if new.memory_alone and not (old is not None and old.memory_alone):
+        yield "memory alone is enough for this drain"

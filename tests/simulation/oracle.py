@@ -147,12 +147,13 @@ class Oracle:
         r, members = status.current_round, status.members()
         if r.number <= before.current_round.number:
             raise Violation("I1", f"round {r.number} is published after round {before.current_round.number}")
-        if spec.suspend and spec.template is not None:
+        kept = self._kept_for_memory(value)
+        if spec.suspend and spec.template is not None and not kept:
             raise Violation("Suspension", f"round {r.number} is published while the job is suspended")
         self._bounds(value, before)
         # A queue has admitted a job with the minimum that it had then.
         least = (spec.min_replicas or status.min_replicas) if value.job.queue is None else 1
-        if not least <= len(members) <= spec.replicas:
+        if not least <= len(members) <= max(spec.replicas, kept):
             raise Violation(
                 "I3", f"round {r.number} has {len(members)} members, not {least} to {spec.replicas}"
             )
@@ -255,6 +256,15 @@ class Oracle:
             known = self.rounds[uid, number] = facts
         if known != facts and (facts[1] is not None or (known[0], known[2]) != (facts[0], facts[2])):
             raise Violation("I1", f"{what} has another round {number}: {facts} instead of {known}")
+
+    @staticmethod
+    def _kept_for_memory(value: JobValue) -> int:
+        """How many members the round before had, if only memory has its last steps: what takes pods away may
+        wait."""
+        before = value.status.round_history[1:2]
+        end = before[0].end if before and value.job.spec.memory_checkpoints is not None else None
+        drained = end is not None and (end.cause, end.drain) == ("ScaledUp", "Stopped")
+        return before[0].members if drained else 0
 
     def _drains(self, value: JobValue, before: JobStatus) -> None:
         """A drain begins: in an established round, for what somebody wants, with time to end."""

@@ -20,6 +20,8 @@ JOIN_SECONDS = 10.0
 """For torchruns that follow others in their containers to begin a round."""
 SUSPEND_SECONDS = 120.0
 """The bound for the pods of a suspended job to end: their grace, and a node that has to be NotReady first."""
+UNSAVED_SECONDS = 2 * 30.0
+"""So much more if only memory has the last steps: twice ``drainSeconds``."""
 
 
 def heal(w: World) -> None:
@@ -123,7 +125,7 @@ def _writes_status(w: World) -> bool:
 
 def _settle_suspended(w: World) -> None:
     """A suspended job has no pods and no round; then it is resumed."""
-    w.kernel.run(SUSPEND_SECONDS)
+    w.kernel.run(SUSPEND_SECONDS + UNSAVED_SECONDS * w.traits.memory)
     alive, status = w.running(), w.status
     if not status.finished and not w.traits.holds_pods:
         if any(not a.hangs for a in alive) or status.current_round.phase == "Active":

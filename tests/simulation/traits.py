@@ -14,7 +14,7 @@ from elasticjob.rounds.sizes import ANY, Sizes
 
 CLASSES = (
     *("sidecars", "broken", "scale", "commands", "neighbour", "writes", "stranded", "fencing", "drains"),
-    *("payback", "warm", "fenced", "uneven", "mute", "sizes", "racks", "queue", "gang"),
+    *("payback", "warm", "fenced", "uneven", "mute", "sizes", "racks", "queue", "gang", "memory"),
 )
 SHARE = 0.1
 """The part of all histories in which a class is."""
@@ -86,7 +86,8 @@ class Traits:
     script calls ``should_stop``, and every other slot's workers have so many seconds less to train. ``mute``:
     so often (seconds) the API server refuses an agent's writes for a while, and not what it reads. ``sizes``:
     rounds may only have these. ``racks``: the racks of the nodes are known. ``queue``: the job is in a queue
-    of Kueue. ``gang``: the job has a PodGroup, whose minimum cannot be changed (True) or can (False)."""
+    of Kueue. ``gang``: the job has a PodGroup, whose minimum cannot be changed (True) or can (False).
+    ``memory``: the script calls ``should_stop``, and the job has memory checkpoints."""
 
     sidecars: bool = False
     places: int | None = None
@@ -107,6 +108,7 @@ class Traits:
     racks: bool = False
     queue: bool = False
     gang: bool | None = None
+    memory: bool = False
 
     @property
     def holds_pods(self) -> bool:
@@ -142,6 +144,7 @@ def draw(seed: int) -> Traits:
         "racks" in here,
         "queue" in here,
         dice["gang"].random() < 0.5 if "gang" in here else None,
+        "memory" in here and "queue" not in here,
     )
 
 

@@ -22,6 +22,7 @@ from elasticjob_operator.plan.state.model import (
     Job,
     JobSpec,
     Limit,
+    MemoryCheckpoints,
     Pod,
 )
 from elasticjob_operator.plan.state.sized import sized
@@ -79,7 +80,7 @@ class World(Training):
             needed, rng.random() < 0.5, drift=rng.choice((0.0, 2.0, 20.0))
         )
         self.behaviour.fenced = self.traits.fenced
-        self.behaviour.drains |= self.traits.drains or bool(self.traits.uneven)
+        self.behaviour.drains |= self.traits.drains or self.traits.memory or bool(self.traits.uneven)
         self.behaviour.uneven = self.traits.uneven
         if self.traits.uneven and self.behaviour.needed is None:
             self.behaviour.needed = 90.0
@@ -151,6 +152,7 @@ class World(Training):
             payback=self.traits.payback,
             spares=rng.choice((0, 0, 0, 1, 2)),
             limits=Limits(hang_timeout=rng.choice((0, 30, 90)) if self.behaviour.steps else 0),
+            memory_checkpoints=MemoryCheckpoints(1) if self.traits.memory else None,
         )
         return sized(spec)
 

@@ -53,6 +53,14 @@ VECTORS: list[tuple[Callable[[str], object], str, object]] = [
         RoundRecord("u", 0, "Broken", out_of_memory=True),
     ),
     (
+        RoundRecord.parse,
+        '{"version":1,"jobUID":"u","round":7,"phase":"Draining","nonce":"9f","size":1,"memberIDs":["id-0"],'
+        '"leaderID":"id-0","leaderEndpoint":"10.0.3.7:41234","cause":"ScaledUp","message":"","waitingMessage":"",'
+        '"outcome":"","waitRenewPeriodSeconds":5,"limits":{"establishTimeoutSeconds":15,"heartbeatPeriodSeconds":1,'
+        '"heartbeatTimeoutSeconds":10,"stallTimeoutSeconds":30,"hangTimeoutSeconds":0},"memoryAlone":true}',
+        RoundRecord("u", 7, "Draining", "9f", ("id-0",), "10.0.3.7:41234", "ScaledUp", memory_alone=True),
+    ),
+    (
         ParticipantRecord.parse,
         '{"version":1,"id":"k3x9q2aaaaa","state":"Joining","endpoint":"10.0.3.7:41234","endpointFixed":false,'
         '"fromJobUID":"u","fromRound":6,"localWorldSize":8,"seenJobUID":"u","seenRound":7,"openFiles":1024,"oomKills":2}',

@@ -166,8 +166,8 @@ class K8sRendezvousHandler(RendezvousHandler):
                 parts.warm.out_of_memory("a container of this job")
         if out_of_memory and parts.memory is not None:
             parts.memory.out_of_memory("a container of this job")
-        if drains and parts.memory is not None:
-            parts.memory.drains(record.number, record.cause)
+        if drains and record.memory_alone and parts.memory is not None:
+            parts.memory.all_stay(record.number)
         if active is not None and drains:
             with log_failure("the round does not drain here"):
                 active.drain.start()

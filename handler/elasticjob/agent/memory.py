@@ -23,7 +23,6 @@ from elasticjob.core.participant import Membership
 from elasticjob.memory.decide import Place, mebibytes
 from elasticjob.memory.membership import Members
 from elasticjob.memory.service import Service
-from elasticjob.rounds.causes import Cause
 from elasticjob.store.connect import connect
 from elasticjob.store.connection import KeyValueStore, StoreConnection
 from elasticjob.store.errors import CannotConnect, Unreachable
@@ -35,6 +34,8 @@ from elasticjob.workers.failures import oom_kills
 logger = logging.getLogger(__name__)
 
 TRIES, RETRY_SECONDS = 5, 0.5
+WAY_SECONDS = 5.0
+"""How long warm interpreters may take to give their memory back."""
 NO_COPIES = "round %d: its memory checkpoints have no copies: %s"
 
 
@@ -65,7 +66,8 @@ class AgentMemory:
         """The round is established: its workers learn where they save. What is held already stays."""
         os.environ.pop(MEMORY_AGENT_ENV, None)
         if self._service is None:
-            self._service = Service(self._settings.memory, self._gate, network=self._settings.copies > 0)
+            network = self._settings.copies > 0
+            self._service = Service(self._settings.memory, self._gate, self._make_way, network=network)
             if self._off:
                 self._service.keeper.switch_off(self._off)
         self._check_kills()
@@ -111,9 +113,9 @@ class AgentMemory:
         if meeting is not None:
             meeting.close()
 
-    def drains(self, number: int, cause: str) -> None:
-        """The round of this number drains for this cause."""
-        if self._service is not None and cause == Cause.SCALED_UP:
+    def all_stay(self, number: int) -> None:
+        """The round of this number drains, and memory alone is enough for its last step."""
+        if self._service is not None:
             self._service.keeper.all_stay(number)
 
     def out_of_memory(self, whose: str) -> None:
@@ -135,6 +137,15 @@ class AgentMemory:
     def _gate(self, size: int) -> str:
         idle = len(self._warm.idle_pids()) if self._warm is not None else 0
         return too_little(self._read(), size, idle * SIZE)
+
+    def _make_way(self, size: int) -> None:
+        """End interpreters that wait, one after the other, until there is room for ``size`` bytes without
+        what they use."""
+        until = time.monotonic() + WAY_SECONDS
+        while self._warm is not None and too_little(self._read(), size, 0) and time.monotonic() < until:
+            if not self._warm.end_one("a memory checkpoint needs what it uses"):
+                return
+            time.sleep(0.02)
 
     def _check_kills(self) -> None:
         """After an OOM kill in this container nothing is held any more: the next workers need the memory."""

@@ -213,7 +213,8 @@ class Checkpoints:
 
         A step that is a multiple of ``every`` is saved to the folder, and any step if it is to be saved
         ``now``. To memory goes each multiple of ``memory_every``. When ``should_stop`` has returned True the
-        step goes to both; to memory alone if all pods stay, because the job grows.
+        step goes to the folder and, if it need not wait for copies, to memory; to memory alone if all pods
+        stay, because the job grows.
 
         A save to the folder waits first until the previous one is complete, and raises what ``wait`` raises.
         A step that was saved there or resumed from there last is not saved again. Raises ValueError for a
@@ -229,18 +230,18 @@ class Checkpoints:
                 f"step is {step}, expected more than {self._last_step}, the step of the last checkpoint"
             )
         self._reached = step
-        if self._memory is not None and self._memory_every and (stops or step % self._memory_every == 0):
-            self._save_to_memory(self._memory, step, state, stops=stops)
+        memory, memory_every = self._memory, self._memory_every or self._every
         if stops and not to_folder:
-            to_folder = self._memory is None or not self._memory.is_enough(step, COPIES_SECONDS)
+            to_folder = memory is None or not memory.all_stay()
         if to_folder and step != self._last_step:
-            self._store(step, state)
-
-    @staticmethod
-    def _save_to_memory(memory: MemoryTier, step: int, state: Mapping[str, Any], *, stops: bool) -> None:
-        if stops:
+            self._store(step, state)  # first: a drain does not wait for copies that do not help it
+        if memory is None or memory.off or not (stops or step % memory_every == 0):
+            return
+        if stops and not to_folder:
             memory.await_copies(COPIES_SECONDS)  # a step that training stops after must not be skipped
         memory.save(step, entries(state))
+        if stops and not to_folder and not memory.is_enough(step, COPIES_SECONDS):
+            self._store(step, state)
 
     def _store(self, step: int, state: Mapping[str, Any]) -> None:
         """Begin to save to the folder."""

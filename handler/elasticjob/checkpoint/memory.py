@@ -128,16 +128,22 @@ class MemoryTier:
             except AgentError as error:
                 log.debug(f"the copies of {last} are not awaited: {error}")
 
+    def all_stay(self) -> bool:
+        """Whether all pods go on in the next round, and with memory for checkpoints. Together."""
+        last = self._state_of_last()
+        (stay,) = self._ranks.all_say(not self.off and not last.off and last.all_stay)
+        return stay
+
     def is_enough(self, step: int, seconds: float) -> bool:
-        """Whether training can stop after ``step`` with what is in memory: all ranks have saved it, another
-        agent has a copy of each piece in time, and all pods go on in the next round. Together."""
+        """Whether training can stop after ``step`` with what is in memory, if all pods stay: all ranks have
+        saved it, and another agent has a copy of each piece in time. Together."""
         self.await_copies(seconds)
         saved = self._saves.last is not None and self._saves.last.save.step == step
         last = self._state_of_last()
-        stays, copied = self._ranks.all_say(saved and not last.off and last.all_stay, last.copied)
-        if stays and not copied and self._ranks.rank == 0:
+        enough = all(self._ranks.all_say(saved and not last.off, last.copied))
+        if not enough and self._ranks.rank == 0:
             log.info(f"step {step} is saved to {self._path}, too: not every rank's part has a copy yet")
-        return stays and copied
+        return enough
 
     def _plan(self, state: Mapping[str, Any]) -> SavePlan:
         """This rank's plan. A rank that cannot plan must not leave the others alone in a collective."""

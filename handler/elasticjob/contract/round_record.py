@@ -63,7 +63,7 @@ _LIMITS = Codec(_read_limits, Limits.fields)
 class RoundRecord(Record, what="round record", most_bytes=MAX_ROUND_BYTES):
     """The round, in the Lease ``<job>-round``. The operator is its only writer.
 
-    Within a phase only ``waiting_message``, ``replacing``, ``out_of_memory`` and
+    Within a phase only ``waiting_message``, ``replacing``, ``out_of_memory``, ``memory_alone`` and
     ``wait_renew_period_seconds`` may change.
     """
 
@@ -98,6 +98,9 @@ class RoundRecord(Record, what="round record", most_bytes=MAX_ROUND_BYTES):
     limits: Annotated[Limits, _LIMITS] = Limits()
     out_of_memory: Annotated[bool, omitted(FLAG)] = False
     """A container of the job was out of memory in one of the rounds that the status still lists."""
+    memory_alone: Annotated[bool, omitted(FLAG)] = False
+    """If the round drains: memory checkpoints of its last step are enough, since all members stay and those
+    that join have memory for checkpoints, too."""
 
     def __post_init__(self) -> None:
         """Derive ``size`` and ``leader_id`` from the members."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 
 from elasticjob.memory import decide, wire
@@ -12,16 +13,20 @@ from elasticjob.memory.pieces import Held, PieceName
 from elasticjob.memory.refused import RefusedError
 from elasticjob.memory.shelf import make_buffer, rounded
 
+RETRY_PAUSES = (0.5, 2.0)
+"""Seconds before a connection that has failed is tried again."""
+
 
 class Fetched:
     """One piece is got at a time. What is under way when the pieces are forgotten is cut, and an answer that
     comes later is not kept: it could be that of a round that has ended.
 
-    ``gate`` is that of the ``Keeper``.
+    ``gate`` and ``make_way`` are those of the ``Keeper``.
     """
 
-    def __init__(self, gate: Callable[[int], str]) -> None:
+    def __init__(self, gate: Callable[[int], str], make_way: Callable[[int], None]) -> None:
         self._gate = gate
+        self._make_way = make_way
         self._lock = threading.Lock()
         self._one = threading.Lock()
         self._pieces: dict[tuple[Held, str], int] = {}
@@ -41,16 +46,7 @@ class Fetched:
                 self._check(epoch, held.name)
                 if (held, address) in self._pieces:
                     return os.dup(self._pieces[held, address])
-                link = self._link = Link()
-            try:
-                descriptor = self._receive(link, held, address, token)
-            except (OSError, ValueError, KeyError) as error:
-                raise RefusedError(
-                    f"{held.name} did not come from {address}: {wire.in_words(error)}"
-                ) from error
-            finally:
-                link.close()
-            return self._keep(epoch, held, address, descriptor)
+            return self._keep(epoch, held, address, self._received(epoch, held, address, token))
 
     def forget(self) -> None:
         """Free them, and cut what is under way."""
@@ -76,6 +72,24 @@ class Fetched:
             self._pieces[held, address] = kept
             return descriptor
 
+    def _received(self, epoch: int, held: Held, address: str, token: str) -> int:
+        """Get it. A connection that breaks is tried again: the piece may be nowhere else."""
+        for pause in (*RETRY_PAUSES, None):
+            with self._lock:
+                self._check(epoch, held.name)
+                link = self._link = Link()
+            try:
+                return self._receive(link, held, address, token)
+            except (OSError, ValueError, KeyError) as error:
+                if pause is None or not isinstance(error, OSError):
+                    raise RefusedError(
+                        f"{held.name} did not come from {address}: {wire.in_words(error)}"
+                    ) from error
+                time.sleep(pause)
+            finally:
+                link.close()
+        raise AssertionError("the last try returns or raises")
+
     def _receive(self, link: Link, held: Held, address: str, token: str) -> int:
         """Get it. What the member says of it now must be what it has said to all ranks, before any memory is
         used."""
@@ -100,7 +114,12 @@ class Fetched:
         why = self._gate(rounded(size))
         if why:
             raise RefusedError(why)
+        self._make_way(rounded(size))
         return made(size)
+
+
+def no_way(_size: int) -> None:
+    """Nothing else uses memory that could be freed."""
 
 
 def made(size: int) -> int:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from elasticjob.memory import decide, wire
-from elasticjob.memory.fetching import Fetched, made
+from elasticjob.memory.fetching import Fetched, made, no_way
 from elasticjob.memory.membership import Members, Round, same
 from elasticjob.memory.pieces import Held, Inventory, PieceName, Save
 from elasticjob.memory.refused import RefusedError
@@ -49,20 +49,24 @@ class Copy:
 
 class Keeper:
     """The pieces of one agent. ``limit``: the most bytes that it holds. ``gate`` says why this many bytes
-    more would leave the container too little memory, "" if they may be used. All methods may be called by any
-    thread."""
+    more would leave the container too little memory, "" if they may be used; ``make_way`` frees what the gate
+    has counted as free, before they are. All methods may be called by any thread."""
 
-    def __init__(self, limit: int, gate: Callable[[int], str]) -> None:
+    def __init__(
+        self, limit: int, gate: Callable[[int], str], make_way: Callable[[int], None] = no_way
+    ) -> None:
         self.limit = limit
         self._gate = gate
+        self._make_way = make_way
         self._changed = threading.Condition()
+        self._summing = threading.Lock()
         self._shelf = Shelf()
         self._round = Round("", 0)
         self._began, self._openings = time.monotonic(), 0
         self._complete: Save | None = None
         self._all_stay = False
         self._off = ""
-        self._fetched = Fetched(gate)
+        self._fetched = Fetched(gate, make_way)
         self._waiting: list[Piece] = []
         self._closed = False
         self.agent = secrets.token_hex(8)
@@ -73,7 +77,7 @@ class Keeper:
         """The agent has entered a round: from now on it takes pieces of no other. Returns the round's key."""
         with self._changed:
             self._round, self._complete, self._all_stay = Round(job, number), None, False
-            self._began, self._openings = time.monotonic(), 0
+            self._began, self._openings = time.monotonic(), _first_opening()
             self._waiting.clear()
             self._shelf.free_spare()
             self._shelf.lent.clear()
@@ -213,13 +217,8 @@ class Keeper:
                 MEET_SECONDS,
             )
             members = self._present(key).members
-            unsummed = [piece for piece in self._shelf.pieces.values() if piece.crc32 is None]
-            copies = [(piece, os.dup(piece.descriptor)) for piece in unsummed]
-        for piece, descriptor in copies:
-            try:
-                piece.crc32 = wire.checksum(descriptor, piece.size)
-            finally:
-                os.close(descriptor)
+        with self._summing:  # of several workers that ask at once, one computes them for all
+            self._sum()
         with self._changed:
             held = [
                 Held(piece.name, piece.size, piece.crc32, piece.own)
@@ -343,6 +342,17 @@ class Keeper:
         """How many seconds are left for the members to meet."""
         return self._began + MEET_SECONDS - time.monotonic()
 
+    def _sum(self) -> None:
+        """Take the checksums that were not taken while copies were sent."""
+        with self._changed:
+            unsummed = [piece for piece in self._shelf.pieces.values() if piece.crc32 is None]
+            copies = [(piece, os.dup(piece.descriptor)) for piece in unsummed]
+        for piece, descriptor in copies:
+            try:
+                piece.crc32 = wire.checksum(descriptor, piece.size)
+            finally:
+                os.close(descriptor)
+
     # -- with the lock -----------------------------------------------------------------------------------
 
     def _present(self, key: str) -> Round:
@@ -391,6 +401,7 @@ class Keeper:
         """A new buffer. To allocate it takes long, and holds up no other request."""
         descriptor = -1
         try:
+            self._make_way(rounded(size))
             descriptor = made(size)
         finally:
             with self._changed:
@@ -404,6 +415,12 @@ class Keeper:
             os.close(descriptor)
             raise
         return descriptor
+
+
+def _first_opening() -> int:
+    """Of each round another: if a user has deleted what showed a round, another one may have its number, and
+    pieces of the two must not have the same names."""
+    return secrets.randbits(30) << 20
 
 
 def _same_rank(one: PieceName, other: PieceName) -> bool:

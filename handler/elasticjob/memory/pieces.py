@@ -20,7 +20,7 @@ class Save(NamedTuple):
     round: int
     opening: int
     """A script may open its checkpoints again in the same round, and save the same step of another state:
-    then this number is greater."""
+    then this number is greater. It begins at another one in each round."""
     step: int
     world: int
     """The number of ranks, and of pieces."""

@@ -6,16 +6,24 @@ from collections.abc import Callable
 
 from elasticjob.memory.client import where
 from elasticjob.memory.copies import Copies
+from elasticjob.memory.fetching import no_way
 from elasticjob.memory.keeper import Keeper
 from elasticjob.memory.serving import ForMembers, ForWorkers
 
 
 class Service:
-    """``limit`` and ``gate`` are those of the ``Keeper``. ``network``: whether members send each other
-    copies, and pieces when they resume; without, no port is opened."""
+    """``limit``, ``gate`` and ``make_way`` are those of the ``Keeper``. ``network``: whether members send
+    each other copies, and pieces when they resume; without, no port is opened."""
 
-    def __init__(self, limit: int, gate: Callable[[int], str], *, network: bool) -> None:
-        self.keeper = Keeper(limit, gate)
+    def __init__(
+        self,
+        limit: int,
+        gate: Callable[[int], str],
+        make_way: Callable[[int], None] = no_way,
+        *,
+        network: bool,
+    ) -> None:
+        self.keeper = Keeper(limit, gate, make_way)
         self._workers = ForWorkers(self.keeper, network=network)
         self._members = ForMembers(self.keeper) if network else None
         self._copies = Copies(self.keeper)

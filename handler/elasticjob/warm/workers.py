@@ -295,6 +295,18 @@ class WarmWorkers:
             self._before = None  # the next difference does not show what training uses
             self._say(f"memory is short: {found.why}")
 
+    def end_one(self, why: str) -> bool:
+        """End one of the interpreters that wait; False if there is none."""
+        with self._changed:
+            if not self._idle:
+                return False
+            rank = max(self._idle)
+            self._drop(rank)
+            self._wanted.pop(rank, None)
+            self._before = None  # the next difference does not show what training uses
+            self._say(f"an interpreter that waited is ended: {why}")
+            return True
+
     def out_of_memory(self, whose: str) -> None:
         """A container of the job was out of memory: training needs all of it from now on. Calling it again is
         harmless."""

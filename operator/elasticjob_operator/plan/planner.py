@@ -20,6 +20,7 @@ from elasticjob_operator.plan.changes import (
     node_notices,
     scaling,
     suspension,
+    unsaved,
 )
 from elasticjob_operator.plan.charges import backoff, charging, early_ends, revision
 from elasticjob_operator.plan.losses import error_text, excluded_nodes, unheard
@@ -53,12 +54,15 @@ megabyte, which the API server parses, checks and hands to each watch while all 
 def plan(job: Job, status: JobStatus, observed: Observed, now: Now, timers: Mapping[WaitKey, float]) -> Plan:
     """Decide one pass. Never raises on what comes from pods. ``timers``: when the waits of the pass before
     began."""
-    p = Pass(job, status, observed, now, Waits(timers, now.mono), status)
+    asked = Pass(job, status, observed, now, Waits(timers, now.mono), status)
+    kept = unsaved.kept(asked)
+    p = asked if kept is job else Pass(kept, status, observed, now, asked.waits, status)
     p.set(
         observed_generation=job.generation,
         selector=f"{JOB_LABEL}={job.name},!{STANDBY_LABEL}",
     )
     outlook = Outlook() if status.finished else _advance(p)
+    outlook = replace(outlook, change=unsaved.sentence(asked, kept) or outlook.change)
     if p.round.phase == "Closed":
         rounds.renumber_closed(p)
     if p.round.phase == "Closed" and p.status.terminal_state:

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
@@ -131,7 +132,7 @@ def test_the_end_of_the_handler_frees_everything(leases: Leases, start: Start) -
 
 
 @pytest.mark.parametrize(
-    ("cause", "all_stay"), [("ScaledUp", True), ("ScaledDown", False), ("Suspended", False)]
+    ("cause", "all_stay"), [("ScaledUp", True), ("ScaledUp", False), ("Suspended", False)]
 )
 def test_workers_hear_whether_all_pods_go_on_after_a_drain(
     leases: Leases, start: Start, cause: str, all_stay: bool
@@ -140,7 +141,7 @@ def test_workers_hear_whether_all_pods_go_on_after_a_drain(
     record = joined(leases, 1, {"a": handler})
     worker = worker_of(handler)
     assert not worker.state_of(None).all_stay
-    leases.publish(replace(record, phase="Draining", cause=cause))
+    leases.publish(replace(record, phase="Draining", cause=cause, memory_alone=all_stay))
     wait_for(lambda: handler._core.drain_asked(), 60, "it drains", interval=0.01)
     if all_stay:
         wait_for(lambda: bool(worker.state_of(None).all_stay), 60, "the worker hears of it", interval=0.01)
@@ -280,6 +281,35 @@ def test_a_tenth_of_the_container_s_memory_stays_free() -> None:
     assert too_little(memory, 201 << 20, 1 << 20) == "", "a warm interpreter goes first"
     why = too_little(memory, 201 << 20, 0)
     assert why.startswith("300 MiB of 1,000 MiB of memory are free, a save needs 201 MiB")
+
+
+class Warm:
+    """Interpreters that wait, of 400 MiB each."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def idle_pids(self) -> frozenset[int]:
+        return frozenset(range(self.number))
+
+    def end_one(self, why: str) -> bool:
+        assert why
+        self.number -= 1
+        return True
+
+
+@pytest.mark.parametrize(("size", "left"), [(100 << 20, 3), (200 << 20, 2), (600 << 20, 1)])
+def test_warm_interpreters_end_before_their_memory_is_used(size: int, left: int) -> None:
+    """The gate counts it as free, and a buffer took it while they still had it."""
+    warm = Warm(3)
+
+    def read() -> Memory:
+        return Memory(limit=2000 << 20, available=(1550 - warm.number * 400) << 20)
+
+    memory = AgentMemory(read_settings("ns/job", {}, None), threading.Condition(), cast(Any, warm), read)
+    assert memory._gate(size) == ""
+    memory._make_way(size)
+    assert warm.number == left
 
 
 def test_the_environment_says_how_much_memory_there_is(monkeypatch: pytest.MonkeyPatch) -> None:

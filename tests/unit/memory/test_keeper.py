@@ -329,3 +329,11 @@ def test_what_is_asked_for_wrongly_ends_the_connection_and_nothing_else(pods: Ma
     assert "does not answer" in refusal(lambda: worker._ask("sing"))
     save(pod.worker(), name_of(1, 3))
     assert pod.held() == ["1.3.0"]
+
+
+def test_two_rounds_of_one_number_have_different_openings(pods: MakePod) -> None:
+    """A user had deleted what showed the first one. Each rank would have loaded its own agent's state."""
+    one, other = pods(), pods()
+    for pod in (one, other):
+        pod.enter(7)
+    assert one.worker().opening != other.worker().opening

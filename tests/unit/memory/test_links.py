@@ -8,12 +8,13 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 from devcluster.wait import wait_for
-from elasticjob.memory import client, serving, wire
-from elasticjob.memory.fetching import Fetched
+from elasticjob.memory import client, fetching, serving, wire
+from elasticjob.memory.fetching import Fetched, no_way
 from elasticjob.memory.link import Link
 from elasticjob.memory.refused import RefusedError
 from elasticjob.memory.shelf import make_buffer
@@ -115,7 +116,7 @@ def test_a_piece_that_is_being_got_when_a_new_round_begins_is_cut(pods: MakePod)
         save(other.worker(), name_of(2, 4))
         descriptor = pod.worker().fetch(held_of(name_of(2, 4)), other.address)
         assert content(descriptor) == {4}, "it waits for no piece of the round before"
-        assert "did not come" in late.result()
+        assert "was let go of" in late.result()
         over.set()
     assert {held.name for held, _ in pod.keeper._fetched._pieces} == {name_of(2, 4)}
 
@@ -174,8 +175,58 @@ def test_after_an_answer_that_did_not_come_a_worker_asks_again(
     assert "does not answer" in refusal(lambda: worker.lease(name_of(1, 3))), "it was closed for good"
 
 
+@pytest.mark.parametrize("failures", [2, 3])
+def test_a_connection_that_breaks_is_tried_twice_more(
+    pods: MakePod, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    """After the loss of a pod one agent alone has its piece: a short interruption cost all steps since the
+    last save of the folder."""
+    monkeypatch.setattr(fetching, "RETRY_PAUSES", (0.0, 0.0))
+    pod, other = pods(), pods()
+    begin(1, pod, other)
+    save(other.worker(), name_of(1, 3))
+    broken, whole = iter(range(failures)), Fetched._receive
+
+    def received(*given: Any) -> int:
+        if next(broken, None) is not None:
+            raise ConnectionResetError("reset")
+        return whole(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Fetched, "_receive", received)
+        worker = pod.worker()
+        if failures == 2:
+            assert content(worker.fetch(held_of(name_of(1, 3)), other.address)) == {3}
+        else:
+            assert "reset" in refusal(lambda: worker.fetch(held_of(name_of(1, 3)), other.address))
+
+
+def test_workers_that_ask_at_once_have_the_checksums_computed_once(
+    pods: MakePod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod = pods()
+    pod.enter(1)  # it has not met the others, so that nothing is copied, and no checksum known
+    save(pod.worker(), name_of(1, 3))
+    pod.meet("token")
+    pod.keeper._waiting.clear()
+    for piece in pod.keeper._shelf.pieces.values():
+        piece.crc32 = None
+    computed, once = [], wire.checksum
+
+    def slow(descriptor: int, size: int) -> int:
+        computed.append(descriptor)
+        time.sleep(0.2)
+        return once(descriptor, size)
+
+    monkeypatch.setattr(wire, "checksum", slow)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: pod.keeper.inventory(pod.key), range(4)))
+    assert len(computed) == 1
+    assert [len(one.held) for one in found] == [1] * 4
+
+
 def test_an_answer_that_comes_after_its_round_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    fetched = Fetched(lambda _: "")
+    fetched = Fetched(lambda _: "", no_way)
 
     def late(*_: object) -> int:
         fetched.forget()

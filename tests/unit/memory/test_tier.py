@@ -24,9 +24,9 @@ from tests.unit.memory.agents import Pod, begin
 MakePod = Callable[..., Pod]
 
 
-@pytest.mark.parametrize(("copies", "stay", "enough"), [(1, True, True), (0, True, False), (1, False, False)])
+@pytest.mark.parametrize("copies", [1, 0])
 def test_it_is_enough_if_all_pods_stay_and_another_one_has_a_copy(
-    pods: MakePod, tmp_path: Path, copies: int, stay: bool, enough: bool
+    pods: MakePod, tmp_path: Path, copies: int
 ) -> None:
     """A new pod gets nothing from one that has no network, and a pod may be lost while it starts."""
     pod, other = pods(network=copies > 0), pods()
@@ -34,10 +34,13 @@ def test_it_is_enough_if_all_pods_stay_and_another_one_has_a_copy(
     tier = MemoryTier(pod.worker(), Ranks(60), Token(1, 1), str(tmp_path), 1)
     assert not tier.is_enough(0, 60), "nothing is saved yet"
     assert tier.save(7, {"weights": torch.arange(5)})
-    if stay:
-        pod.keeper.all_stay(1)
-    assert tier.is_enough(7, 60) == enough
+    assert not tier.all_stay()
+    pod.keeper.all_stay(1)
+    assert tier.all_stay()
+    assert tier.is_enough(7, 60) == (copies > 0)
     assert not tier.is_enough(8, 60), "another step"
+    pod.keeper.switch_off("out of memory")
+    assert not tier.all_stay()
     tier.close()
 
 

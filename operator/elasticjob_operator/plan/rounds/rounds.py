@@ -77,6 +77,11 @@ def projection(p: Pass, waiting: str = "", replacing: bool = False) -> RoundReco
         out_of_memory=any(
             h.end is not None and h.end.cause == Cause.OUT_OF_MEMORY for h in p.status.round_history
         ),
+        memory_alone=(
+            r.drain is not None
+            and r.drain.cause == Cause.SCALED_UP
+            and p.job.spec.memory_checkpoints is not None
+        ),
     )
 
 

@@ -31,6 +31,9 @@ class JobWait(enum.Enum):
     SLOT_BACKOFF = "for the back-off of a slot whose pods ended early"
     SLOT_PROBATION = "for a pod to stay, because earlier pods of its slot ended soon after they joined"
     DRAIN = "for the workers of a round that drains to stop (drainSeconds)"
+    UNSAVED = (
+        "for storage to have the steps that only memory holds, before pods are taken away (drainSeconds)"
+    )
     NODE_NOTICE = "for a pod to join that replaces a member whose node is about to go"
     REPLACEMENT = "for a pod to join that replaces a member whose pod is being deleted"
     WARM_WORKERS = "for the members to be able to start their workers warm"
