@@ -74,9 +74,9 @@ def test_the_program_reads_the_run_and_nothing_is_left_of_it(run: PeerRun) -> No
     run.cluster.nodes.kill_container(run.namespace, lost)
     run.trains(2, members=3)
     said = run.program("status", NAME)
-    assert re.match(rf"{NAME} is \w+: round [23] with 3 members, leader ", said), said
+    assert re.match(rf"{NAME} is Training: round [23] with 3 members, leader ", said), said
     assert "The last round that ended: " in (said := run.program("why", NAME)), said
-    assert NAME in run.program("list")
+    assert re.search(rf"{NAME}\s+Training\s", said := run.program("list")), said
     run.stop()
     assert run.closes().outcome == "Complete"
     run.job_is("Complete")

@@ -14,7 +14,7 @@ import msgspec
 from elasticjob.contract import names
 from elasticjob.contract.fields import RecordError
 from elasticjob.contract.participant_record import AnnouncedState, ParticipantRecord
-from elasticjob.contract.reports import ProgressReport
+from elasticjob.contract.reports import ProgressReport, RoundReport
 from elasticjob.contract.round_record import RoundRecord
 from elasticjob.contract.text import counted
 from elasticjob.peers.records import PeerRecord
@@ -66,6 +66,26 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     unreadable: str = ""
 
     @property
+    def leader(self) -> Peer | None:
+        """The leader of the present round, or of the last; None if its Lease is not there."""
+        member = self.settled.state.leader if self.settled is not None else None
+        found = [peer for peer in self.peers if member is not None and peer.lease.name == member.name]
+        return found[0] if found else None
+
+    @property
+    def established(self) -> bool:
+        """Whether the members of the present round have met. Its leader says so in its own Lease; the round
+        Lease has it only if the coordinator has written again for another reason."""
+        if self.settled is None or self.settled.state.established is not None:
+            return self.settled is not None
+        text = self.leader.lease.annotations.get(names.REPORT_ANNOTATION, "") if self.leader else ""
+        try:
+            report = RoundReport.parse(text)
+        except RecordError:
+            return False
+        return report.established and report.nonce == self.settled.state.nonce
+
+    @property
     def standstill(self) -> str:
         """Why a round that should run waits for a person; "" if it does not."""
         running = self.settled is not None and self.settled.state.active
@@ -82,7 +102,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
             return "FormingRound"
         if self.standstill:
             return "WaitingForFencing"
-        return "Training" if self.settled.state.established else "Establishing"
+        return "Training" if self.established else "Establishing"
 
 
 def hidden(name: str, reason: str) -> str:
@@ -129,7 +149,6 @@ def status(run: Run, now: datetime) -> JobStatus:
             members=len(r.members) if r.active else 0,
             leader_pod_name=r.leader.name if r.leader is not None else "",
             start_time=r.start,
-            established_time=r.established,
             cause=r.cause,
             message=settled.message if settled is not None else "",
         )
@@ -251,21 +270,21 @@ def _pods(run: Run) -> list[PodRow]:
 
 
 def _progress(run: Run, now: datetime) -> tuple[Progress | None, int | None]:
-    """What the leader has reported of the present round, and how many seconds ago its last step was."""
-    r = run.settled.state if run.settled is not None else None
-    leases = {peer.lease.name: peer.lease for peer in run.peers}
-    if r is None or r.leader is None or r.leader.name not in leases:
+    """What the leader has reported of the present round, and how many seconds ago its last step was. That is
+    counted from the round's start, some seconds before its members had met: no Lease says when they did. What
+    the round Lease has as ``established`` is when a coordinator took note of it, perhaps a later one."""
+    r, leader = run.settled.state if run.settled is not None else None, run.leader
+    if r is None or leader is None:
         return None, None
-    lease = leases[r.leader.name]
     try:
-        report = ProgressReport.parse(lease.annotations.get(names.PROGRESS_ANNOTATION, ""))
+        report = ProgressReport.parse(leader.lease.annotations.get(names.PROGRESS_ANNOTATION, ""))
     except RecordError:
         return None, None
     if report.nonce != r.nonce:
         return None, None
     steps = report.step - report.first_step
     speed = round(report.training_milliseconds / steps) if steps > 0 else None
-    last = last_step_time(r.established, report)
+    last = last_step_time(r.start, report)
     age = max(0, int((now - last).total_seconds())) if last else None
     return Progress(step=report.step, last_report_time=last, milliseconds_per_step=speed), age
 

@@ -13,7 +13,7 @@ import pytest
 from click.testing import Result
 
 from elasticjob.contract.participant_record import AnnouncedState, ParticipantRecord
-from elasticjob.contract.reports import ProgressReport
+from elasticjob.contract.reports import ProgressReport, RoundReport
 from elasticjob.peers.records import PeerRecord
 from elasticjob.peers.run import PEER_ANNOTATION, RUN_LABEL, STATE_ANNOTATION, round_lease
 from elasticjob.peers.settled import Settled
@@ -44,11 +44,15 @@ def lease(name: str, annotations: Mapping[str, str], holder: str = "") -> dict[s
 def participant(table: Table, name: str, **more: str) -> dict[str, Any]:
     peer = table.peers[name]
     introduction = PeerRecord(RUN.id, peer.slot, 2, 3).dump()
-    own = {"elasticjob.dev/participant": peer.record.dump(), PEER_ANNOTATION: introduction, **more}
-    return lease(name, own, peer.key)
+    own = {"elasticjob.dev/participant": peer.record.dump(), PEER_ANNOTATION: introduction}
+    if peer.report is not None:
+        own["elasticjob.dev/report"] = peer.report.dump()
+    return lease(name, {**own, **more}, peer.key)
 
 
 def round_of(settled: Settled, waiting: str = "", holder: str = "pod-1_uid") -> dict[str, Any]:
+    """As it was written when this round was formed: that it is established is not written for itself."""
+    settled = replace(settled, state=replace(settled.state, established=None))
     stands = {"elasticjob.dev/round": settled.record(waiting).dump(), STATE_ANNOTATION: settled.rest().dump()}
     return lease(round_lease("mnist"), stands, holder)
 
@@ -84,17 +88,53 @@ def test_status_of_a_run(server: Server, run: Run, table: Table) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("reported", "noted", "state"),
+    [
+        (RoundReport("nonce-1", established=True), False, "Training"),
+        (RoundReport("nonce-1", established=True, silent_ranks=(1,)), False, "Training"),
+        (RoundReport("nonce-1", unarrived_ranks=(1,)), False, "Establishing"),
+        (RoundReport("nonce-0", established=True), False, "Establishing"),
+        ("{", False, "Establishing"),
+        (None, False, "Establishing"),
+        (None, True, "Training"),
+    ],
+)
+def test_a_round_trains_when_its_leader_says_that_all_have_met(
+    server: Server, run: Run, table: Table, reported: RoundReport | str | None, noted: bool, state: str
+) -> None:
+    """The coordinator writes nothing in a running round: the round Lease says so only if it has written for
+    another reason, such as a pod that stands by."""
+    text = reported.dump() if isinstance(reported, RoundReport) else reported or ""
+    body = round_of(table.settled)
+    if noted:
+        body["metadata"]["annotations"][STATE_ANNOTATION] = table.settled.rest().dump()
+    leader = participant(table, "pod-0", **{"elasticjob.dev/report": text})
+    put(server, body, leader, participant(table, "pod-1"))
+    assert run("status", "mnist").stdout.startswith(f"mnist is {state}: round 1 with 2 members")
+    (row,) = json.loads(run("list", "-o", "json").stdout)["items"]
+    assert row["state"] == state
+
+
+def test_a_leader_whose_lease_is_gone_says_nothing(server: Server, run: Run, table: Table) -> None:
+    put(server, round_of(table.settled), participant(table, "pod-1"))
+    assert run("status", "mnist").stdout.startswith("mnist is Establishing: round 1 with 2 members")
+
+
 @pytest.mark.parametrize(("before", "trained", "age"), [(3600, 100, 3500), (100, 100, 0), (None, 100, None)])
 def test_a_step_is_as_old_as_the_training_says(
     server: Server, run: Run, table: Table, before: float | None, trained: float, age: int | None
 ) -> None:
-    """The round began to train so many seconds ago, for so many. The leader renews its Lease all the time."""
+    """The round began so many seconds ago, and has trained for so many. The leader renews its Lease all the
+    time, and a coordinator that has just taken over notes only now that the round is established."""
     now = datetime.now(timezone.utc)
     began = now - timedelta(seconds=before) if before is not None else None
-    state = replace(table.settled.state, established=began)
+    state = replace(table.settled.state, start=began, established=now)
     progress = ProgressReport(table.nonce, 0, 40, 1000, round(trained * 1000) - 1000).dump()
     leader = participant(table, "pod-0", **{"elasticjob.dev/progress": progress})
-    put(server, round_of(replace(table.settled, state=state)), leader)
+    body = round_of(table.settled)
+    body["metadata"]["annotations"][STATE_ANNOTATION] = replace(table.settled, state=state).rest().dump()
+    put(server, body, leader)
     found = json.loads(run("status", "mnist", "-o", "json").stdout)
     assert found["progress"]["step"] == 40
     if age is None:
