@@ -70,6 +70,13 @@ def make_peer_handler(
     settings: Settings, params: RendezvousParameters, connection: Connection, release: Callable[[], None]
 ) -> K8sRendezvousHandler:
     """The handler of a run without operator. Raises SettingsError."""
+    if settings.other_namespace:
+        raise SettingsError(
+            f"--rdzv-endpoint is {settings.namespace}/{settings.job}, but this pod is in namespace "
+            f"{connection.namespace}, and without an operator (rounds=peers) a run is in the namespace of "
+            f"its pods: only there does a pod's Lease go with the pod. Use --rdzv-endpoint={settings.job}, "
+            f"or create the pods in namespace {settings.namespace}"
+        )
     try:
         run = check_run(settings.job, params.run_id, params.min_nodes, params.max_nodes)
         check_pod(settings.pod)

@@ -9,6 +9,7 @@ import pytest
 import urllib3
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
+from elasticjob.agent.create import _identify
 from elasticjob.agent.peer_mode import _limits, choose_rounds, make_peer_handler
 from elasticjob.agent.settings import Settings, SettingsError, read_settings
 from elasticjob.api.connection import Connection
@@ -92,6 +93,34 @@ def test_a_run_that_does_not_begin_is_waited_for_as_long_as_torch_waits(
 def test_a_value_of_rounds_that_is_none_of_two_is_refused() -> None:
     with pytest.raises(SettingsError, match="rounds is 'mine', expected peers or operator"):
         settings(rounds="mine")
+
+
+@pytest.mark.parametrize("config", [{"rounds": "peers"}, {}], ids=["chosen", "found"])
+@pytest.mark.parametrize(
+    ("endpoint", "pod", "refused"),
+    [
+        ("other/mnist", ("pod-0", "uid-0"), True),
+        ("own/mnist", ("pod-0", "uid-0"), False),
+        ("mnist", ("pod-0", "uid-0"), False),
+        ("other/mnist", ("", ""), False),
+    ],
+    ids=["other", "own", "none given", "not in a pod"],
+)
+def test_a_run_is_in_the_namespace_of_its_pods(
+    endpoint: str, pod: tuple[str, str], refused: bool, config: dict[str, str]
+) -> None:
+    """In another one the garbage collector finds no owner of their Leases, and deletes them: the others take
+    that for the ends of the pods."""
+    here = replace(api_server(404), namespace="own", pod=pod)
+    given = {"pod": "pod-0", "pod_uid": "uid-0", **config}
+    chosen = choose_rounds(_identify(read_settings(endpoint, given, "10.0.0.1"), here), here)
+    params = RendezvousParameters("k8s", endpoint, "run-1", 1, 1)
+    if refused:
+        said = "is other/mnist, but this pod is in namespace own, .* Use --rdzv-endpoint=mnist, or create"
+        with pytest.raises(SettingsError, match=said):
+            make_peer_handler(chosen, params, here, lambda: None)
+    else:
+        make_peer_handler(chosen, params, here, lambda: None).shutdown()
 
 
 def test_an_agent_takes_no_address_that_only_its_own_pod_can_reach() -> None:

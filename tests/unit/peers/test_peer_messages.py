@@ -39,7 +39,7 @@ def test_the_manifest_is_that_of_the_example_with_its_own_names() -> None:
 
 
 def test_the_account_may_be_of_another_namespace() -> None:
-    """``--rdzv-endpoint=research/mnist`` in a pod of another. Names are text, whatever they look like."""
+    """A kubeconfig may have it. Names are text, also if they look like a number or true."""
     role, binding = handed_over(FORBIDDEN.format("007:true"))
     assert role["metadata"]["namespace"] == "research"
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "true", "namespace": "007"}]
