@@ -26,7 +26,10 @@ class OwnLease:
     def write(self, annotations: Mapping[str, str]) -> tuple[str, dict[str, Any], str]:
         """Path, body and content type of a PATCH that says this and renews."""
         renew = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        metadata: dict[str, Any] = {"annotations": dict(annotations)}
+        metadata: dict[str, Any] = {
+            "labels": {names.JOB_LABEL: self.job},
+            "annotations": dict(annotations),
+        }
         body: dict[str, Any] = {
             "metadata": metadata,
             "spec": {"holderIdentity": self.uid, "renewTime": renew},
@@ -37,7 +40,7 @@ class OwnLease:
             metadata |= {"resourceVersion": self.version, **names.UNTRACKED}
             return path, body, MERGE
         owner = {"apiVersion": "v1", "kind": "Pod", "name": self.pod, "uid": self.uid}
-        metadata |= {"name": self.pod, "labels": {names.JOB_LABEL: self.job}, "ownerReferences": [owner]}
+        metadata |= {"name": self.pod, "ownerReferences": [owner]}
         body |= {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
         return f"{path}&force=true", body, _APPLY
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+from elasticjob.api.leases import Lease
 from elasticjob.contract.names import PARTICIPANT_ANNOTATION
 from elasticjob.leases.writer import LeaseWriter
 from tests.unit.memory_api import Leases, MemoryApi
@@ -65,3 +67,25 @@ def test_a_lease_that_somebody_has_stripped_is_written_anew() -> None:
         )
         assert leases.leases["job-0-0"].holder == "uid"
         assert not writer.superseded
+
+
+def test_each_write_has_the_labels() -> None:
+    """One that was taken off by hand stands again: those that list Leases by it would not see this one."""
+    labels = {"elasticjob.dev/run-name": "mnist"}
+    written: list[Mapping[str, Any]] = []
+
+    class Api(MemoryApi):
+        def _write(self, name: str, body: Mapping[str, Any]) -> Lease:
+            written.append(body["metadata"])
+            return super()._write(name, body)
+
+    leases = Leases()
+    writer = LeaseWriter(Api(leases), "job-0-0", "uid", labels)
+    writer.renew_every(0.1)
+    writer.write(participant="{}")
+    try:
+        leases.wait_for(lambda: leases.writes >= 3, "two renewals")
+    finally:
+        writer.stop()
+    assert "resourceVersion" in written[2], "a PATCH"
+    assert [one["labels"] for one in written[:3]] == [labels] * 3

@@ -283,7 +283,12 @@ class PeerSource:
         return self._api.create({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", **body})
 
     def _patch(self, step: Write) -> Lease:
-        metadata: dict[str, Any] = {"resourceVersion": step.version, **names.UNTRACKED}
+        # The label, too: without it the Lease is not seen by those that list by it.
+        metadata: dict[str, Any] = {
+            "resourceVersion": step.version,
+            "labels": dict(self.labels),
+            **names.UNTRACKED,
+        }
         holder = "" if step.release else str(self._me)
         body = round_body(step.settled, step.waiting, holder, step.transitions, metadata)
         controller = self._pods.controller(self._run.id)

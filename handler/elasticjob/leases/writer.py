@@ -151,8 +151,10 @@ class LeaseWriter:
 
     def _body(self) -> dict[str, Any]:
         renew = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        annotations = {**self._annotations, WRITER_ANNOTATION: self._writer_id}
+        # The labels each time: one that was taken off by hand hides the Lease from those that list by it.
         return {
-            "metadata": {"annotations": {**self._annotations, WRITER_ANNOTATION: self._writer_id}},
+            "metadata": {"labels": self._labels, "annotations": annotations},
             "spec": {"holderIdentity": self._holder, "renewTime": renew},
         }
 

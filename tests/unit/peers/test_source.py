@@ -21,8 +21,8 @@ from elasticjob.contract.round_record import RoundRecord
 from elasticjob.coordination.reading import read_round, round_body
 from elasticjob.coordination.source import PeerSource
 from elasticjob.peers.records import PeerRecord
-from elasticjob.peers.round_lease import Identity, Read
-from elasticjob.peers.run import PEER_ANNOTATION, Run, round_lease
+from elasticjob.peers.round_lease import Identity, Read, Write
+from elasticjob.peers.run import PEER_ANNOTATION, RUN_LABEL, Run, round_lease
 from elasticjob.peers.settled import Settled
 from tests.unit.memory_api import Leases, MemoryApi
 from tests.unit.peers.table import Table
@@ -134,6 +134,41 @@ def test_the_job_owns_the_round_lease(server: Server, source: PeerSource) -> Non
     until(lambda: in_a_round(server), "a round begins")
     owned = [one["metadata"].get("ownerReferences") for verb, one in server.written if verb == "patch"]
     assert owned[0] == [{key: JOB[key] for key in ("apiVersion", "kind", "name", "uid")}]
+
+
+def test_each_write_of_the_round_lease_has_the_version_and_the_label(
+    server: Server, source: PeerSource
+) -> None:
+    """P1, with the version that was decided on. And a label that was taken off by hand stands again: without
+    it the Lease is not seen by those that list by it. Without the owner, too, where that is refused."""
+
+    def refuse(verb: str, written: Mapping[str, Any]) -> ApiError | None:
+        owned = verb == "patch" and "ownerReferences" in written["metadata"]
+        return Forbidden("cannot set an ownerRef on a resource you can't delete", 403) if owned else None
+
+    server.refuse = refuse
+    source.start()
+    until(lambda: in_a_round(server), "a round begins")
+    written = [(verb, one["metadata"]) for verb, one in server.written if verb in ("create", "patch")]
+    assert {verb for verb, _ in written} == {"create", "patch"}
+    assert all(one["labels"] == {RUN_LABEL: RUN.name} for _, one in written)
+    assert all(one["resourceVersion"] for verb, one in written if verb == "patch")
+
+
+def test_a_late_write_of_the_round_lease_is_a_conflict(server: Server, source: PeerSource) -> None:
+    """P1: another has written since this one decided, with a version that ``_patch`` sends as it is."""
+    settled = Settled.first(RUN, Limits())
+    annotations = round_body(settled, "", "pod-1_uid-1", 1, {})["metadata"]["annotations"]
+    decided_on = server.leases.put(NAME, annotations, "pod-1_uid-1").resource_version
+    server.leases.put(NAME, annotations, "pod-2_uid-2")
+    late = Write(settled, "late", decided_on)
+    with pytest.raises(Conflict):
+        source._patch(late)
+    with pytest.raises(Conflict):
+        source._patch(replace(late, release=True))
+    source._write(late)
+    assert server.leases.leases[NAME].holder == "pod-2_uid-2"
+    assert isinstance(source._seat.step(0.0, None), Read)
 
 
 def test_a_run_without_a_job_takes_the_former_job_off_the_round_lease(server: Server) -> None:
