@@ -59,6 +59,12 @@ def test_what_was_ours_is_taken_again_at_once() -> None:
     assert leader().stepped_down().step(200.0) is Step.WRITE
 
 
+@pytest.mark.parametrize(("before", "after"), [(7, 8), (2**31 - 1, 2**31 - 1)])
+def test_a_lease_is_taken_also_if_it_counts_no_further(before: int, after: int) -> None:
+    """The API server refuses leaseTransitions beyond an int32: no operator would ever lead."""
+    assert standby(Record("", 1.0, transitions=before)).proposal("t").transitions == after
+
+
 def test_a_lease_that_vanished_is_waited_out() -> None:
     other = standby(Record("other", 15.0)).saw(None, 6, 110.0)
     assert [other.step(t) for t in (110.0, 124.9, 125.0)] == [Step.WAIT, Step.WAIT, Step.WRITE]

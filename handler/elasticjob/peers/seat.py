@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from elasticjob.contract.fields import RecordError
+from elasticjob.contract.fields import MAX_INT32, RecordError
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.participant_record import AnnouncedState
 from elasticjob.peers.election import ORDER_SECONDS, Standing, next_claim, next_probe, probe_pause
@@ -347,7 +347,8 @@ class Seat:
         settled = self._in_place(settled)
         # the times of reports are by the clock of the coordinator before (P6)
         settled = replace(settled, state=replace(settled.state, unreachable_reports=()))
-        return Write(settled, version=lease.version, claim=why, transitions=lease.transitions + 1)
+        transitions = min(lease.transitions + 1, MAX_INT32)
+        return Write(settled, version=lease.version, claim=why, transitions=transitions)
 
     def _replace_other_run(self, now: float, sight: Sight | None) -> Step:
         """Another run of this name: its round Lease is taken once it is closed, or none of its pods is there

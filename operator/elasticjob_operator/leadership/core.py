@@ -21,6 +21,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
+from elasticjob.contract.fields import MAX_INT32
+
 _NEVER = float("-inf")
 
 
@@ -156,7 +158,7 @@ class Candidate:
             return Record(self.me, duration, wall, wall, 0)
         if old.holder == self.me:
             return replace(old, duration=duration, renewed=wall)
-        return Record(self.me, duration, wall, wall, old.transitions + 1)
+        return Record(self.me, duration, wall, wall, min(old.transitions + 1, MAX_INT32))
 
     def saw(self, record: Record | None, version: int, now: float, fresh: bool = False) -> Candidate:
         """The Lease was shown by a list or a watch, or (``fresh``) read by itself with no write of ours under

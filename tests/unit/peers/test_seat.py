@@ -127,6 +127,17 @@ def test_a_lease_that_was_set_back_is_set_forward() -> None:
     assert (restored.version, restored.settled) == ("12", replace(settled, unsure=True))
 
 
+@pytest.mark.parametrize(("before", "after"), [(7, 8), (2**31 - 1, 2**31 - 1)])
+def test_a_claim_counts_as_far_as_the_api_server_takes_it(before: int, after: int) -> None:
+    """P7: it refuses leaseTransitions beyond an int32, and the coordinator could never be replaced."""
+    seat = seat_of()
+    seat.hear(replace(lease(trained(), 10), transitions=before), 100.0)
+    announce(seat, 100.0)
+    claimed = write_of(seat.step(107.0, None))
+    assert claimed.claim
+    assert claimed.transitions == after
+
+
 def test_a_deletion_that_was_seen_is_undone_and_one_that_was_not_waits() -> None:
     settled = trained()
     broken = replace(settled, state=replace(settled.state, phase="Broken"))
