@@ -24,6 +24,8 @@ SILENT_RENEWALS = 4
 """How many renewals of its Lease a participant that waits may miss until it is not chosen."""
 PROBE_SECONDS = 1.0
 """How long members of the last round have to rejoin before their ports are tried."""
+DELETE_ENDED = "If a pod of these has ended, delete it, or its Lease where there is no such pod"
+"""What to do if nothing else proves that they are in no round. A Lease that was copied is that of no pod."""
 
 
 @dataclass(frozen=True)
@@ -126,13 +128,13 @@ def _doubt(names: list[str], sight: Sight) -> str:
     found = ["there was no round Lease"]
     if own:
         found.append(
-            f"{listed(own)} may be in a round that is not known any more; waiting for a sign of life. If a "
-            "pod of these has ended, delete it"
+            f"{listed(own)} may be in a round that is not known any more; waiting for a sign of life. "
+            + DELETE_ENDED
         )
     if others:
         found.append(
-            f"{listed(others)} of another run of this name may train. Delete these pods, or give one of the "
-            "runs another name"
+            f"{listed(others)} of another run of this name may train. Delete these pods, or the Leases "
+            "where there are no such pods, or give one of the runs another name"
         )
     return ", and ".join(found)
 
@@ -183,7 +185,7 @@ def _held(settled: Settled, view: RoundView, sight: Sight, pause: float) -> str:
     if r.members and not any(has_left(m, sight) for m in r.members):
         silent = listed([m.name for m in r.members])
         text = f"no member of the last round is known to have left it ({silent})"
-        return f"{text}. If a pod of these has ended, delete it"
+        return f"{text}. {DELETE_ENDED}"
     if pause > 0:
         return (
             f"a pause, because {settled.early_ends} rounds in a row ended early. The last: {settled.message}"

@@ -52,5 +52,6 @@ def standstill(view: RoundView, quiet: list[Peer]) -> str:
     return (
         f"round {view.state.number} should run, but no member has renewed its Lease for "
         f"{STANDSTILL_SECONDS:.0f} s ({listed([p.name for p in quiet])}). If these pods have ended, delete "
-        "them; where pods may be watched, that is noticed without you"
+        "them, or their Leases where there are no such pods; where pods may be watched, that is noticed "
+        "without you"
     )

@@ -399,6 +399,20 @@ def test_after_an_unsure_beginning_all_show_first_that_they_are_in_no_round() ->
     assert not table.settled.unsure
 
 
+def test_a_lease_of_which_there_is_no_pod_is_to_be_deleted_itself() -> None:
+    """A user has copied the one of a pod that had seen less: it will never announce itself."""
+    table = Table(minimum=1, maximum=3, last_call=0)
+    state = replace(table.settled.state, number=5)
+    table.settled = replace(table.settled, state=state, unsure=True, left_out=True)
+    table.join("pod-0")
+    record = replace(table.peers["pod-0"].record, seen_round=4)
+    table.peers["copy-of-pod-0"] = replace(table.peers["pod-0"], name="copy-of-pod-0", record=record)
+    assert "copy-of-pod-0 may be in a round" in table.look().waiting
+    assert "delete it, or its Lease where there is no such pod" in table.last.waiting
+    del table.peers["copy-of-pod-0"]
+    assert table.look().settled.state.active
+
+
 def test_a_record_that_has_missed_rounds_leaves_out_all_of_their_numbers() -> None:
     """I4: it was made again by one that has heard of round 1 alone. The members of round 3 have announced
     themselves after round 2, as those that wait for round 3 have."""
