@@ -246,7 +246,7 @@ def hasty(seat: Any, *_: Any) -> bool:
 RULES = {
     # Runs without operator
     "P1 a write carries the version that it was decided on": Rule(
-        "tests.peers.process.precondition", gives("")
+        "elasticjob.peers.round_lease.Write.precondition", ""
     ),
     "P2 the number of a round that is not known is left out": Rule(
         "elasticjob.peers.seat.made_again", lambda last, *_, **__: last

@@ -342,7 +342,7 @@ class Process(Host):
         }
         name = self.history.lease
         if step.version:
-            action = lambda: self.api.patch(name, precondition(step), **fields)  # noqa: E731
+            action = lambda: self.api.patch(name, step.precondition, **fields)  # noqa: E731
         else:
             action = lambda: self.api.create(name, **fields)  # noqa: E731
         answer = yield self.api.call(self, action)
@@ -412,11 +412,6 @@ class Process(Host):
             self.seat.round_age(now),
             round_lease=shown.stored.as_round() if shown is not None else None,
         )
-
-
-def precondition(step: Write) -> str:
-    """The resourceVersion in a write, as ``PeerSource._patch`` sends it."""
-    return step.version
 
 
 def endpoint_of(annotations: Mapping[str, str]) -> str:

@@ -285,7 +285,7 @@ class PeerSource:
     def _patch(self, step: Write) -> Lease:
         # The label, too: without it the Lease is not seen by those that list by it.
         metadata: dict[str, Any] = {
-            "resourceVersion": step.version,
+            "resourceVersion": step.precondition,
             "labels": dict(self.labels),
             **names.UNTRACKED,
         }

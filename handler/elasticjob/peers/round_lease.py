@@ -60,6 +60,11 @@ class Write:
     """It coordinates no longer."""
     transitions: int = 0
 
+    @property
+    def precondition(self) -> str:
+        """The resourceVersion in a PATCH: if the Lease has changed since, the API server refuses it (P1)."""
+        return self.version
+
 
 @dataclass(frozen=True)
 class Read:
