@@ -79,3 +79,29 @@ def test_a_loss_and_growth_go_on_from_memory_and_a_suspension_from_the_folder(jo
     assert (after_suspension["from"], after_suspension["redoneSteps"]) == ("Storage", 0)
     job.stop()
     job.complete()
+
+
+def test_a_suspension_right_after_growth_waits_for_the_folder(job: JobRun) -> None:
+    """The steps since the last save to the folder were in the memory of the pods alone, and went with them."""
+    (job.folder / "saves").mkdir(parents=True)
+    script = str(Path(memory_train.__file__))
+    job.apply(
+        [*TORCHRUN, script, str(job.folder), NO_END, str(STEP_SECONDS)],
+        pod=apart(job),
+        replicas=2,
+        memoryCheckpoints={"perPod": "256Mi"},
+        scaling={"scaleUpDelaySeconds": 0},
+    )
+    job.training(1, members=2)
+    trains_on(job, 1, 2)
+    job.scale(3)
+    job.wait_for(lambda: job.round()["number"] == 2, "the next round")
+    change(job, suspend=True)
+    job.wait_for(lambda: not running(job), "all pods have ended, and their memory with them")
+    assert len(stored(job)) == 1
+    change(job, suspend=False)
+    job.training(3, members=3)
+    assert resumed(job, 3)["redoneSteps"] == 0
+    assert [entry.get("drain") for entry in job.rounds()] == [None, "Stopped", "Stopped"]
+    job.stop()
+    job.complete()
