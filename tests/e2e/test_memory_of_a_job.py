@@ -82,7 +82,7 @@ def test_a_loss_and_growth_go_on_from_memory_and_a_suspension_from_the_folder(jo
 
 
 def test_a_suspension_right_after_growth_waits_for_the_folder(job: JobRun) -> None:
-    """The steps since the last save to the folder were in the memory of the pods alone, and went with them."""
+    """The steps since the last save to the folder were in the memory of the pods alone, which ended."""
     (job.folder / "saves").mkdir(parents=True)
     script = str(Path(memory_train.__file__))
     job.apply(
