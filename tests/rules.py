@@ -358,6 +358,7 @@ RULES = {
     "quota waits for no round": Rule("pods.pods._give_quota_back", gives(None)),
     "who cannot write speaks through others": Rule("losses.unheard.says_left", gives(False)),
     "a drain ends whoever has succeeded": Rule("changes.draining.follow", around=unless_one_has_succeeded),
+    "storage has the steps before pods go": Rule("changes.unsaved.kept", lambda p: p.job),
     "I10 fit members": Rule("changes.scaling._unfit", gives("")),
     "I10 published at once": Rule("rounds.rounds.PLANNED", frozenset()),
     "I10 the former size is enough": Rule(

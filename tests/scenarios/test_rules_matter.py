@@ -29,6 +29,7 @@ TOLD_BY = [
     ("growth waits for warm workers", "growth_waits_until_all_can_start_warm"),
     ("who cannot write speaks through others", "member_that_cannot_write_tells_its_leader"),
     ("a drain ends whoever has succeeded", "drain_ends_at_its_deadline_although_a_member_has_succeeded"),
+    ("storage has the steps before pods go", "suspended_while_only_memory_holds_the_last_steps"),
     ("growth waits for them a minute", "growth_waits_a_minute_for_members_to_start_warm"),
     ("I3 bounds break nothing", "bounds_that_change_break_nothing"),
     ("I4 late announcements", "stalled_standby_announces_itself_again"),

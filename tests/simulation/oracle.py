@@ -34,6 +34,8 @@ class Oracle:
     def __init__(self, now: Any) -> None:
         self._now = now
         self.pace = Pace(now)
+        self._suspension_asked: dict[str, float] = {}
+        """Since when jobs are to be suspended, by UID."""
         self.rounds: dict[tuple[str, int], tuple[Any, ...]] = {}
         """(job UID, round) -> (nonce, members, leader)."""
         self.ids: dict[tuple[str, str], int] = {}
@@ -128,6 +130,12 @@ class Oracle:
             and b.established_time is not None
         ):
             self.pace.established()
+        if value.job.spec.suspend:
+            self._suspension_asked.setdefault(uid, self._now())
+        else:
+            self._suspension_asked.pop(uid, None)
+        if status.is_true("Suspended") and not before.is_true("Suspended"):
+            self._suspended(value)
         self._silence(uid, before, status)
         self.charges.changed(uid, before, status)
         if uid in self.past.current:
@@ -256,6 +264,17 @@ class Oracle:
             known = self.rounds[uid, number] = facts
         if known != facts and (facts[1] is not None or (known[0], known[2]) != (facts[0], facts[2])):
             raise Violation("I1", f"{what} has another round {number}: {facts} instead of {known}")
+
+    def _suspended(self, value: JobValue) -> None:
+        """The pods of a job go. They take what only their memory holds with them."""
+        history = value.status.round_history
+        ends = [one.end for one in history if one.end is not None]
+        if ends and (ends[0].cause, ends[0].drain) == ("Suspended", "NotSupported"):
+            del ends[0]  # that round had no time to save anything
+        drained = bool(ends) and (ends[0].cause, ends[0].drain) == ("ScaledUp", "Stopped")
+        waited = self._now() - self._suspension_asked.get(value.job.uid, self._now())
+        if value.job.spec.memory_checkpoints is not None and drained and waited < 29.0:
+            raise Violation("Memory", f"suspended after {waited:.0f} s, and only memory has the last steps")
 
     @staticmethod
     def _kept_for_memory(value: JobValue) -> int:

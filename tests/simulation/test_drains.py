@@ -14,9 +14,11 @@ import pytest
 
 from elasticjob.contract.participant_record import AnnouncedState
 from elasticjob_operator.plan.state.evidence import APPLICATION, INFRASTRUCTURE, PREEMPTION
-from elasticjob_operator.plan.state.model import JobSpec
+from elasticjob_operator.plan.state.model import JobSpec, MemoryCheckpoints
+from tests.rules import without
 from tests.simulation.agent import Agent
 from tests.simulation.ground import Behaviour
+from tests.simulation.violation import Violation
 from tests.simulation.world import World
 
 pytestmark = pytest.mark.timeout(3600)
@@ -155,6 +157,36 @@ def test_no_rank_waits_longer_in_a_drain_than_is_stated() -> None:
     for seed in range(DRAINS):
         wrong = play(seed)
         assert not wrong, f"seed {seed}: {wrong}"
+
+
+def suspend_after_growth(seed: int) -> str:
+    """A job with memory checkpoints grows, and is suspended while it drains or soon after. Returns the rule
+    that is broken, "" for none."""
+    rng = random.Random(f"growth {seed}")
+    spec = JobSpec(replicas=2, min_replicas=1, template={}, memory_checkpoints=MemoryCheckpoints(1))
+    w = World(seed, 0.0, spec, Behaviour(600.0, True, drains=True, slow_stop=0.0))
+
+    def suspended() -> bool:
+        return w.status.is_true("Suspended")
+
+    assert passed(w, lambda: w.status.current_round.established_time is not None, 120.0)
+    w.kernel.run(8.0)
+    scale(3)(w, rng)
+    assert passed(w, lambda: w.status.current_round.drain is not None, BEGIN_SECONDS)
+    w.kernel.run(rng.choice((0.0, 0.5, 2.0, 4.0)) * rng.random())
+    suspend(w, rng)
+    try:
+        assert passed(w, suspended, 4 * DRAIN_SECONDS), w.kernel.readable()
+    except Violation as violation:
+        return violation.rule
+    return ""
+
+
+# shows: `suspend: true` or fewer replicas right after growth, with `memoryCheckpoints`
+def test_a_suspension_right_after_growth_waits_until_storage_has_the_steps() -> None:
+    assert {suspend_after_growth(seed) for seed in range(40)} == {""}
+    with without("storage has the steps before pods go"):
+        assert "Memory" in {suspend_after_growth(seed) for seed in range(40)}
 
 
 if __name__ == "__main__":
