@@ -259,6 +259,7 @@ RULES = {
     "P3 the ports of silent members are tried": Rule("elasticjob.peers.plan.quiet_members", gives([])),
     "P4 a second look before silence counts": Rule("elasticjob.peers.seat.Seat._deaf", hasty),
     "P5 patience ends": Rule("elasticjob.peers.election.patience", gives(float("inf"))),
+    "P5 one whose list is under way shows that it lives": Rule("elasticjob.peers.seat.BLIND_SECONDS", -1.0),
     "P6 silence is counted by one clock": Rule("elasticjob.peers.plan._hear", around=silent_since_the_start),
     "P7 what cannot be read is there": Rule("elasticjob.peers.sight.Sight.is_there", gives(False)),
     "P8 no run's Lease is taken while it may train": Rule(

@@ -69,6 +69,8 @@ class Watch:
             return
         self.open, self.stuck = True, False
         api.watches[self] = None
+        if not self._only:
+            self._due = max(self._due, api.kernel.now + api.list_seconds)
         self._send([s for s in api.leases.values() if self._only in ("", s.name)])
 
     def _send(self, what: list[Stored] | Stored) -> None:
@@ -113,6 +115,8 @@ class Api:
         self.lossy = 0.0
         """The chance that a request, or its answer, is lost."""
         self.lag = 1.0
+        self.list_seconds = 0.0
+        """How much longer a list of all Leases takes; what has changed since then comes after it."""
         self.on_write: Callable[[Stored | None, Stored], None] = lambda _before, _after: None
         self.on_patch: Callable[[Stored, str], None] = lambda _before, _version: None
         self.requests = 0

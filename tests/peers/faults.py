@@ -23,6 +23,9 @@ SET_BACK, HANGS, WAITING_HANGS = 0.03, 0.03, 0.2
 the other faults of a seed are as they were."""
 COPIED, BAD_PATH = 0.04, 0.04
 """How often at a strike. Drawn apart, too."""
+SLOW_LISTS, ALWAYS_SLOW = 0.03, 0.05
+"""How often at a strike, and in which part of the histories from their beginning to their end. Drawn
+apart."""
 
 
 class Faults:
@@ -32,14 +35,25 @@ class Faults:
         self._history = history
         self._apart = random.Random(f"apart {seed}")
         self._further = random.Random(f"further {seed}")
+        self._slow = random.Random(f"slow {seed}")
         self._earlier: dict[str, Stored] = {}
         """Round Leases in which a round began, by the run."""
         self._kernel, self._api, self._truth = history.kernel, history.api, history.truth
         self._runs = 1
+        self._list_seconds = self._slow.uniform(5.0, 20.0) if self._slow.random() < ALWAYS_SLOW else 0.0
+        self.make_peace()
+
+    def make_peace(self) -> None:
+        """No more faults of the API server."""
+        api = self._api
+        api.away, api.lossy, api.lag, api.list_seconds = False, 0.0, 1.0, self._list_seconds
+        api.cut_off.clear()
 
     def strike(self) -> None:
         """One fault, drawn."""
         rng = self._kernel.rng
+        if self._slow.random() < SLOW_LISTS:
+            self._slow_lists()
         if self._apart.random() < SET_BACK and self._set_back():
             return
         if self._further.random() < COPIED and self._copy():
@@ -283,6 +297,14 @@ class Faults:
         setattr(api, attribute, {"away": True, "lossy": 0.3, "lag": 100.0}[attribute])
         kernel.say(f"api     {kind}")
         kernel.after(kernel.between(1.0, 40.0), setattr, api, attribute, before[attribute])
+
+    def _slow_lists(self) -> None:
+        """Lists of many objects take their time for a while: more than others wait for a coordinator. This
+        comes beside another fault."""
+        seconds, api = self._slow.uniform(5.0, 20.0), self._api
+        api.list_seconds = max(seconds, self._list_seconds)
+        self._kernel.say(f"lists   take {api.list_seconds:.0f} s")
+        self._kernel.after(self._slow.uniform(20.0, 90.0), setattr, api, "list_seconds", self._list_seconds)
 
     def _meddle(self, kind: str) -> None:
         """A user deletes a Lease, or writes nonsense into one."""

@@ -223,8 +223,7 @@ class History:
         histories, as an admin would."""
         self.kernel.say("peace")
         self.peaceful = True
-        self.api.away, self.api.lossy, self.api.lag = False, 0.0, 1.0
-        self.api.cut_off.clear()
+        self.faults.make_peace()
         self.splits.clear()
         self._wake()
         tidy = self._further.random() < 0.5

@@ -24,6 +24,7 @@ MUTATIONS = [
     Mutation(("I6",), "P3 the ports of silent members are tried"),
     Mutation(("P4",), "P4 a second look before silence counts", 0, 600),
     Mutation(("P5",), "P5 patience ends"),
+    Mutation(("I6", "P5"), "P5 one whose list is under way shows that it lives", 60),
     Mutation(("P6",), "P6 silence is counted by one clock", 600),
     Mutation(("P3", "P4"), "P7 what cannot be read is there"),
     Mutation(("P8",), "P8 no run's Lease is taken while it may train"),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from elasticjob.contract.participant_record import AnnouncedState
 from elasticjob.contract.text import listed
 from elasticjob.peers import kept_out
+from elasticjob.peers.own import demands
 from elasticjob.peers.pacing import pause_seconds
 from elasticjob.peers.settled import FORMING_RENEW, RUNNING_RENEW, Settled, leave_out
 from elasticjob.peers.sight import Peer, Sight
@@ -61,6 +62,20 @@ def joined(settled: Settled, view: RoundView, sight: Sight) -> dict[str, Peer]:
             found[name] = peer
             view.waits.wake(patience - peer.silent)
     return _with_ids_of_their_own(found)
+
+
+def awaited(settled: Settled, sight: Sight) -> bool:
+    """Whether a participant waits for the coordinator: then it shows that it lives."""
+    r = settled.state
+    if not r.active:
+        return True
+    ids, patience = {m.id for m in r.members}, SILENT_RENEWALS * RUNNING_RENEW
+    return any(
+        (p.record.state == AnnouncedState.JOINING and p.record.id not in ids and p.silent < patience)
+        or (p.report is not None and p.report.nonce == r.nonce and demands(p.report))
+        for p in sight.peers.values()
+        if p.key not in sight.gone
+    )
 
 
 def _with_ids_of_their_own(found: Mapping[str, Peer]) -> dict[str, Peer]:

@@ -12,11 +12,10 @@ from dataclasses import replace
 
 from elasticjob.contract.fields import MAX_INT32, RecordError
 from elasticjob.contract.limits import Limits
-from elasticjob.contract.participant_record import AnnouncedState
 from elasticjob.peers.election import ORDER_SECONDS, Standing, next_claim, next_probe, probe_pause
-from elasticjob.peers.forming import SILENT_RENEWALS
+from elasticjob.peers.forming import awaited
 from elasticjob.peers.other_run import OtherRun
-from elasticjob.peers.own import OwnWords, demands
+from elasticjob.peers.own import OwnWords
 from elasticjob.peers.plan import Decision, look
 from elasticjob.peers.round_lease import (
     Done,
@@ -55,6 +54,9 @@ UNSURE_SECONDS = 3.0
 """That time if the deletion itself was not seen: another may know a later record."""
 DEAF_SECONDS = 3.0
 """How long a watch may not bring what this coordinator has written until its Leases are listed again."""
+BLIND_SECONDS = 30.0
+"""How long a coordinator renews the round Lease although it does not see the participants: their list may
+take longer than others wait for a coordinator."""
 MOST_CONFLICTS = 2
 CONFLICT_SECONDS = 0.2
 """The pause after a conflict, between what was read and the next write."""
@@ -94,6 +96,8 @@ class Seat:
         self._current: Settled | None = None
         self._began: Mapping[WaitKey, float] = {}
         self._renewed = 0.0
+        self._blind: float | None = None
+        """Since when this coordinator does not see the others; None: it does."""
         self._unshown: tuple[RoundLease, float] | None = None
         self._listed_for: object = None
         """The state of the round Lease for which the participants were listed again."""
@@ -115,7 +119,7 @@ class Seat:
         if self.lease is not None and (lease.older_than(self.lease) or lease.version == self.lease.version):
             return
         if self.lease is None or lease.holder != self.lease.holder:
-            self._current = None
+            self._current = self._blind = None
             self._refuses = self._ended = ""
         self.lease, self._changed, self._missing, self._tries = lease, now, None, 0
         self._holder = Identity.parse(lease.holder)
@@ -241,16 +245,11 @@ class Seat:
     @property
     def deputy_of(self) -> Identity | None:
         """The coordinator whose pod this participant should watch: it is the lowest rank beside it."""
-        if (
-            self.lease is None
-            or not self.lease.holder
-            or self.coordinates
-            or self._foreign()
-            or self.settled is None
-        ):
+        lease, settled = self.lease, self.settled
+        if lease is None or not lease.holder or settled is None or self.coordinates or self._foreign():
             return None
-        holder = Identity.parse(self.lease.holder)
-        others = [m for m in self.settled.state.members if m.name != holder.pod]
+        holder = Identity.parse(lease.holder)
+        others = [m for m in settled.state.members if m.name != holder.pod]
         return holder if others and (others[0].name, others[0].key) == (self.me.pod, self.me.uid) else None
 
     # -- what it does --------------------------------------------------------------------------------------
@@ -389,7 +388,8 @@ class Seat:
         if settled is None or self._behind():
             return self._claim("the round Lease cannot be read" if settled is None else "it was set back")
         if sight is None:
-            return Rest(LONGEST_REST)
+            return self._show_life(settled, lease, now)
+        self._blind = None
         if self._deaf(sight, now):
             return ListAgain()
         if settled.closed:
@@ -403,11 +403,23 @@ class Seat:
         published = self.settled
         renew = float(RUNNING_RENEW if decision.settled.state.active else FORMING_RENEW)
         renew = UNEXPLAINED_SECONDS if decision.waiting and not self._explained else renew
-        due = self._renewed + renew if self._awaited(decision, sight) else now + LONGEST_REST
+        due = self._renewed + renew if awaited(decision.settled, sight) else now + LONGEST_REST
         if published is None or decision.settled.record() != published.record() or due <= now:
             return Write(decision.settled, decision.waiting, lease.version, transitions=lease.transitions)
         wake = waits.wake_after if waits.wake_after is not None else LONGEST_REST
         return Rest(max(0.02, min(wake, due - now, LONGEST_REST)), decision.probes)
+
+    def _show_life(self, settled: Settled, lease: RoundLease, now: float) -> Step:
+        """Renew the round Lease for a while without seeing anything. If the next in the order took over, its
+        list would take as long."""
+        self._blind = now if self._blind is None else self._blind
+        due = self._renewed + (RUNNING_RENEW if settled.state.active else FORMING_RENEW)
+        if settled.closed or now - self._blind > BLIND_SECONDS:
+            return Rest(LONGEST_REST)
+        if now < due:
+            return Rest(due - now)
+        text = f"{self.me.pod} coordinates, and its list of the participants is under way"
+        return Write(settled, text, lease.version, transitions=lease.transitions)
 
     def _unconfirmed(self, decision: Decision, sight: Sight, now: float) -> bool:
         unconfirmed, self._confirmed = confirm(self._confirmed, decision.unheard, sight, now)
@@ -425,19 +437,6 @@ class Seat:
             return False
         self._unshown = None
         return True
-
-    def _awaited(self, decision: Decision, sight: Sight) -> bool:
-        """Whether a participant waits for this coordinator: then it shows that it lives."""
-        r = decision.settled.state
-        if not r.active:
-            return True
-        ids, patience = {m.id for m in r.members}, SILENT_RENEWALS * RUNNING_RENEW
-        return any(
-            (p.record.state == AnnouncedState.JOINING and p.record.id not in ids and p.silent < patience)
-            or (p.report is not None and p.report.nonce == r.nonce and demands(p.report))
-            for p in sight.peers.values()
-            if p.key not in sight.gone
-        )
 
     # -- helpers -------------------------------------------------------------------------------------------
 
@@ -464,13 +463,10 @@ class Seat:
     def _behind(self) -> bool:
         """Whether the Lease has an older record than this participant has seen: it was made by one that has
         not."""
-        settled, newest = self.settled, self.newest
-        return (
-            settled is not None
-            and newest is not None
-            and settled.run == newest.run
-            and settled.order < newest.order
-        )
+        shown, newest = self.settled, self.newest
+        if shown is None or newest is None or shown.run != newest.run:
+            return False
+        return shown.order < newest.order
 
     def _standing(self) -> Standing:
         lease, settled = self.lease, self.settled or self.newest or Settled.first(self.run, self._limits)
