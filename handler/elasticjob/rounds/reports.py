@@ -65,6 +65,9 @@ def _reported_by_leader(view: RoundView) -> list[Finding]:
     silent = set(report.silent_ranks)
     why = report.message or "its heartbeats stopped"
     others = view.state.members[1:]
+    accusers = [m for m in others if m.group_rank in silent and accuses(view.report_of(m), m.state)]
+    if len(others) > 1 and 2 * len(accusers) > len(others):  # it has rejoined, or it would be unreachable now
+        return _believe(view, leader, accusers, len(others))
     reported = {
         m.id: f"{m.where} (group rank {m.group_rank}) was unreachable: {why}, as the leader {leader.where} "
         "reports"
@@ -110,7 +113,19 @@ def _believe(view: RoundView, leader: Member, accusers: list[Member], others: in
     if others > 1:
         who = f"{len(accusers)} of {others} other members ({who})"
     text = f"the leader {leader.where} cannot be reached by {who}"
+    text = f"{text}: {reason}" if reason else text
     view.exclude_from_leading(leader.name)
+    _acquit(view, accusers)
+    its_word = not view.state.active and view.state.cause == Cause.UNREACHABLE
+    if its_word:
+        view.set(cause="")
+    if leader.state == MemberState.LEFT:
+        return [Finding(Cause.LEADER_UNREACHABLE, text, leader)] if its_word else []
+    return _unreachable(view, {leader.id: text})
+
+
+def _acquit(view: RoundView, accusers: list[Member]) -> None:
+    """What the leader has said of these is not true, and counts no longer."""
     view.set_members(
         {
             m.id: replace(m, state=MemberState.MEMBER.value, message="")
@@ -118,9 +133,8 @@ def _believe(view: RoundView, leader: Member, accusers: list[Member], others: in
             if m.state == MemberState.UNREACHABLE
         }
     )
-    if not view.state.active and view.state.cause == Cause.UNREACHABLE:
-        view.set(cause="")  # that was its word
-    return _unreachable(view, {leader.id: f"{text}: {reason}" if reason else text})
+    names = {m.name for m in accusers}
+    view.set(unreachable_reports=tuple(r for r in view.state.unreachable_reports if r.name not in names))
 
 
 def _one_against_the_leader(view: RoundView, leader: Member, accuser: Member, waited: float) -> bool | None:

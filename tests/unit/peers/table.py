@@ -41,7 +41,7 @@ class Table:
         self._made = 0
 
     def join(self, *names: str) -> None:
-        """These announce themselves, again if they have before."""
+        """These announce themselves, again if they have before. What they have reported of a round stays."""
         for name in names:
             self._made += 1
             before = self.peers.get(name)
@@ -54,7 +54,8 @@ class Table:
                 seen_round=self.number,
             )
             key = before.key if before is not None else f"uid-{name}-{self._made}"
-            self.peers[name] = Peer(name, key, record, slot=int(name[-1]))
+            report = before.report if before is not None else None
+            self.peers[name] = Peer(name, key, record, int(name[-1]), report)
 
     def succeed(self, *names: str) -> None:
         """The workers of these have finished well."""

@@ -1,0 +1,61 @@
+"""Whose fault the end of a round was: a word that was wrong counts no longer, and is corrected."""
+
+from __future__ import annotations
+
+from tests.unit.peers.table import Table
+
+OTHERS = ("pod-1", "pod-2", "pod-3")
+
+
+def cut_off_leader() -> Table:
+    """Round 1 of four: the leader is cut off from the others, and says so of them a moment before they
+    do."""
+    table = Table(minimum=2, maximum=4, last_call=1)
+    table.train("pod-0", *OTHERS)
+    table.report("pod-0", established=True, silent_ranks=(1, 2, 3))
+    table.look()
+    assert table.told == (1, "Broken", "Unreachable")
+    return table
+
+
+def accuse(table: Table, *names: str) -> None:
+    """These cannot reach the leader."""
+    for name in names:
+        table.report(name, leader_lost=True)
+
+
+def test_those_who_are_believed_are_not_lost_because_the_leader_rejoins_first() -> None:
+    """Its report stands in its Lease as long as the round is the last one."""
+    table = cut_off_leader()
+    accuse(table, *OTHERS)
+    table.look(after=0.1)
+    table.join("pod-0")
+    table.look(after=0.1)
+    table.look(after=0.1)
+    assert [m.state for m in table.settled.state.members] == ["Left", "Member", "Member", "Member"]
+    table.join(*OTHERS)
+    table.look(after=0.1)
+    assert (len(table.members), table.settled.kept_out) == (4, ())
+
+
+def test_what_a_leader_said_that_was_cut_off_is_forgotten() -> None:
+    """Or else the next one that is cut off would have them all lost, and kept out, and train alone."""
+    for first in ("accused", "rejoined"):
+        table = cut_off_leader()
+        steps = [lambda t=table: t.join("pod-0"), lambda t=table: accuse(t, *OTHERS)]
+        for step in steps if first == "rejoined" else reversed(steps):
+            step()
+            table.look(after=0.1)
+        assert [r.name for r in table.settled.state.unreachable_reports if r.name in OTHERS] == []
+        table.join(*OTHERS)
+        table.look(after=0.1)
+        assert table.told[:2] == (2, "Active")
+        table.report(table.members[0], established=True)
+        table.look(after=60.0)
+        leader, *rest = table.members
+        table.report(leader, established=True, silent_ranks=(1, 2, 3))
+        table.look(after=60.0)
+        accuse(table, *(name for name in rest if name != "pod-0"))
+        table.look(after=0.1)
+        assert {m.name for m in table.settled.state.members if m.state == "Lost"} <= {"pod-0"}
+        assert leader in table.settled.state.ineligible_leaders
