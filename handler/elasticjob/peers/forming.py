@@ -17,7 +17,6 @@ from elasticjob.peers.waiting import PeerWait
 from elasticjob.rounds.candidates import Expected, FormRound
 from elasticjob.rounds.causes import PLANNED
 from elasticjob.rounds.formation import expect_members, form, last_call, published
-from elasticjob.rounds.judgement import judge
 from elasticjob.rounds.ranks import Candidate
 from elasticjob.rounds.state import Member, MemberState, RoundState, RoundView
 
@@ -89,7 +88,6 @@ def _with_ids_of_their_own(found: Mapping[str, Peer]) -> dict[str, Peer]:
 
 def form_round(settled: Settled, view: RoundView, sight: Sight) -> Formed:
     """The next round, or why there is none yet."""
-    judge(view, known=True)
     settled = kept_out.take_lost(settled, view, sight)
     pause = view.waits.left(PeerWait.PAUSE, view.state.number, pause_seconds(settled.early_ends))
     expected, _ = expect_members(view)

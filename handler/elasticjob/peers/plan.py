@@ -60,6 +60,7 @@ def look(settled: Settled, sight: Sight, waits: Waits) -> Decision:
             return Decision(after, unheard=unheard)
         quiet = quiet_members(view, sight)
         return Decision(after, standstill(view, quiet), unheard, sight.ports(quiet))
+    settled = _corrected(settled, view, sight)
     formed = form_round(settled, view, sight)
     unheard = frozenset(view.judged_unheard)
     if formed.failed:
@@ -67,6 +68,24 @@ def look(settled: Settled, sight: Sight, waits: Waits) -> Decision:
     if formed.chosen is not None:
         return Decision(formed.chosen, unheard=unheard)
     return Decision(replace(settled, state=view.state), formed.waiting, unheard, formed.probes)
+
+
+def _corrected(settled: Settled, view: RoundView, sight: Sight) -> Settled:
+    """Between rounds: what is found now may explain the end of the last round better. One of its members has
+    ended without leaving it, or most of the others cannot reach a leader that could not reach them."""
+    number = view.state.number
+    found = [
+        Finding(Cause.POD_LOST, m.message, m)
+        for m, before in zip(view.state.members, settled.state.members, strict=True)
+        if m.state == MemberState.LOST
+        and before.state in (MemberState.MEMBER, MemberState.UNREACHABLE)
+        and _failure(sight.has(m.name, m.key), number) is None
+    ]
+    for one in found + judge(view, known=True):
+        if better(one.cause, view.state.cause):
+            view.set(cause=one.cause.value)
+            settled = replace(settled, message=one.message)
+    return settled
 
 
 def _hear(settled: Settled, sight: Sight, member: Member) -> Heard | None:

@@ -59,3 +59,58 @@ def test_what_a_leader_said_that_was_cut_off_is_forgotten() -> None:
         table.look(after=0.1)
         assert {m.name for m in table.settled.state.members if m.state == "Lost"} <= {"pod-0"}
         assert leader in table.settled.state.ineligible_leaders
+
+
+def test_those_who_are_believed_correct_what_the_leader_has_said() -> None:
+    table = cut_off_leader()
+    assert "pod-1 (group rank 1) was unreachable" in table.settled.message
+    accuse(table, *OTHERS)
+    table.look(after=0.1)
+    assert table.told == (1, "Broken", "LeaderUnreachable")
+    assert table.settled.message.startswith("the leader pod-0 cannot be reached by 3 of 3 other members")
+    table.join("pod-0", *OTHERS)
+    table.look(after=0.1)
+    assert (table.number, table.settled.message[:16]) == (2, "the leader pod-0")
+
+
+def survivor_fails(minimum: int = 2) -> Table:
+    """Round 1 of three: nothing is known yet but that a worker of pod-0 has failed."""
+    table = Table(minimum, last_call=1)
+    table.train("pod-0", "pod-1", "pod-2")
+    table.join("pod-0")
+    table.fail("pod-0", "connection reset by peer")
+    table.look()
+    assert table.settled.message == "a worker of pod-0 failed: connection reset by peer"
+    return table
+
+
+def test_the_end_of_a_pod_explains_the_failure_of_a_survivor() -> None:
+    table = survivor_fails()
+    table.gone = {table.peers["pod-1"].key: "its port refuses connections"}
+    table.look(after=1.0)
+    assert table.told == (1, "Broken", "PodLost")
+    table.join("pod-2")
+    table.look(after=0.1)
+    assert table.told[:2] == (2, "Active")
+    assert table.settled.message == "pod-1: its port refuses connections"
+
+
+def test_one_that_ends_after_its_own_failure_or_after_it_has_left_explains_nothing() -> None:
+    """Nor does the end of a pod explain a round that has ended so that it grows."""
+    table = survivor_fails(minimum=3)
+    table.fail("pod-1", "ValueError")
+    table.look(after=0.1)
+    table.join("pod-2")
+    table.look(after=0.1)
+    table.gone = {table.peers[name].key: "its pod has ended" for name in ("pod-1", "pod-2")}
+    table.look(after=0.1)
+    assert table.told == (1, "Broken", "WorkerFailed")
+    assert table.settled.message == "a worker of pod-0 failed: connection reset by peer"
+    grows = Table(maximum=4, last_call=1)
+    grows.train("pod-0", "pod-1", "pod-2")
+    grows.join("pod-3")
+    grows.look()
+    assert grows.told == (1, "Broken", "ScaledUp")
+    grows.gone = {grows.peers["pod-1"].key: "its pod has ended"}
+    grows.look(after=0.1)
+    assert (grows.told, grows.settled.message) == ((1, "Broken", "ScaledUp"), "pod-3 joined")
