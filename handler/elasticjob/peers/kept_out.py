@@ -21,7 +21,7 @@ LONGEST_SECONDS = 600.0
 
 
 def seconds(one: KeptOut) -> float:
-    """How long a round of the others trains before it ends for this one."""
+    """How long rounds of the others go on, in all, before one ends for this one."""
     return exponential(EARLY_SECONDS, LONGEST_SECONDS, one.times)
 
 
@@ -53,16 +53,29 @@ def without(settled: Settled, joined: Mapping[str, Peer]) -> Mapping[str, Peer]:
     return rest if len(rest) >= settled.minimum else joined
 
 
-def newcomers(settled: Settled, view: RoundView, joined: Mapping[str, Peer]) -> list[str]:
-    """Those for which a running round may end: without the ones that are still kept out."""
+def count(settled: Settled, age: float | None) -> Settled:
+    """A round is over after ``age`` seconds, if that is known: those that were kept out of it for long enough
+    may be in the next one."""
+    passed = int(age or 0)
+
+    def counted(one: KeptOut) -> KeptOut:
+        waited = one.waited + passed
+        return one if one.due else replace(one, waited=waited, due=waited >= seconds(one))
+
+    return replace(settled, kept_out=tuple(map(counted, settled.kept_out)))
+
+
+def newcomers(settled: Settled, view: RoundView, joined: Mapping[str, Peer], age: float | None) -> list[str]:
+    """Those for which a running round, which is ``age`` seconds old, may end: without the ones that are still
+    kept out."""
     out = {one.key: one for one in settled.kept_out}
-    about = view.state.number
-    return sorted(
-        name
-        for name, peer in joined.items()
-        if peer.key not in out
-        or view.waits.left(PeerWait.KEPT_OUT, f"{about} {peer.key}", seconds(out[peer.key])) <= 0
-    )
+    number = view.state.number
+
+    def left(one: KeptOut) -> float:
+        passed = one.waited + (age or 0.0)
+        return view.waits.left(PeerWait.KEPT_OUT, f"{number} {one.key}", seconds(one), passed)
+
+    return sorted(name for name, peer in joined.items() if peer.key not in out or left(out[peer.key]) <= 0)
 
 
 def let_in(settled: Settled, keys: Collection[str]) -> Settled:

@@ -195,7 +195,7 @@ def _newcomers(settled: Settled, view: RoundView, sight: Sight) -> list[str]:
     room = settled.maximum - len(view.state.members)
     if view.state.established is None or room <= 0 or _succeeded(view):
         return []
-    new = kept_out.newcomers(settled, view, joined(settled, view, sight))
+    new = kept_out.newcomers(settled, view, joined(settled, view, sight), sight.round_age)
     limit = 0.0 if len(new) >= room else GROWTH_SECONDS
     if not new or view.waits.left(PeerWait.GROWTH, view.state.number, limit) > 0:
         return []
@@ -213,7 +213,7 @@ def _over(settled: Settled, view: RoundView, sight: Sight, found: list[Finding])
         best = one if better(one.cause, best.cause) else best
     if _succeeded(view):
         return _closed(settled, view, Outcome.FAILED, f"{best.message}, after others had succeeded")
-    settled = kept_out.take_lost(settled, view, sight)
+    settled = kept_out.take_lost(kept_out.count(settled, sight.round_age), view, sight)
     step = _step(view, sight)
     early = early_ends(settled.early_ends, best.cause in PLANNED, sight.round_age, step, settled.best_step)
     settled = replace(settled, early_ends=early, best_step=max(settled.best_step, step), message=best.message)

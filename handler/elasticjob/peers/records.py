@@ -39,11 +39,12 @@ class PeerRecord(Record, what="peer record"):
 @dataclass(frozen=True)
 class KeptOut:
     """The pod with this UID could not reach its round, for the ``times``-th time in a row. ``due``: it may be
-    in the next one."""
+    in the next one. ``waited``: for so many seconds rounds that are over have gone on without it."""
 
     key: str
     times: int = 1
     due: bool = False
+    waited: int = 0
 
 
 def _rows(found: Fields, key: str, longest: tuple[int, ...], most: int) -> list[tuple[str, ...]]:
@@ -90,10 +91,13 @@ def _read_former(found: Fields, key: str, _: object) -> tuple[tuple[str, str], .
 
 
 def _read_kept_out(found: Fields, key: str, _: object) -> tuple[KeptOut, ...]:
-    rows = _rows(found, key, (MAX_ID, 4, 4), MAX_PEERS)
-    if any(not times.isdecimal() or due not in ("due", "out") for _, times, due in rows):
-        raise RecordError(f"{found.what}: {key} is not a list of UIDs, each with a number and due or out")
-    return tuple(KeptOut(pod, int(times), due == "due") for pod, times, due in rows)
+    rows = _rows(found, key, (MAX_ID, 4, 4, 4), MAX_PEERS)
+    numbers = all(times.isdecimal() and waited.isdecimal() for _, times, _, waited in rows)
+    if not numbers or any(due not in ("due", "out") for _, _, due, _ in rows):
+        raise RecordError(
+            f"{found.what}: {key} is not a list of UIDs, each with a number, due or out, and seconds"
+        )
+    return tuple(KeptOut(pod, int(times), due == "due", int(waited)) for pod, times, due, waited in rows)
 
 
 def _read_optional_time(found: Fields, key: str, _: object) -> datetime | None:
@@ -107,7 +111,10 @@ _NAMES = Codec(_read_names, lambda names: [[name] for name in names], omitted=Tr
 _FORMER = Codec(_read_former, lambda runs: [list(run) for run in runs], omitted=True)
 _KEPT_OUT = Codec(
     _read_kept_out,
-    lambda kept: [[one.key, str(min(one.times, 9999)), "due" if one.due else "out"] for one in kept],
+    lambda kept: [
+        [one.key, str(min(one.times, 9999)), "due" if one.due else "out", str(min(one.waited, 9999))]
+        for one in kept
+    ],
     omitted=True,
 )
 _TIME = Codec(_read_optional_time, lambda time: time.isoformat() if time else "", omitted=True)

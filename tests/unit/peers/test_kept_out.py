@@ -89,6 +89,28 @@ def test_it_is_taken_at_once_where_the_others_are_too_few() -> None:
     assert (table.number, table.members) == (2, ["pod-0", "pod-1"])
 
 
+def test_its_time_goes_on_over_rounds_that_are_shorter() -> None:
+    """Its path is well, and the rounds of the others end for other reasons, each before its time is over."""
+    table = with_a_bad_path()
+    go_on(table, 45.0)
+    key = table.peers[BAD].key
+    table.settled = replace(table.settled, kept_out=(KeptOut(key, times=4),))
+    rounds, began = 0, table.now
+    while BAD not in table.members:
+        table.report(table.members[0], established=True)
+        table.look(after=100.0)
+        table.join("pod-1")
+        table.look(after=0.1)
+        table.join("pod-0", "pod-2", BAD)
+        table.look(after=0.1)
+        rounds += 1
+        assert rounds < 10, "it starves"
+    assert 480.0 <= table.now - began < 600.0
+    table.report(table.members[0], established=True)
+    table.look(after=1.0)
+    assert table.settled.kept_out == ()
+
+
 def test_it_is_forgotten_with_its_pod() -> None:
     table = with_a_bad_path()
     go_on(table, 45.0)
@@ -99,8 +121,8 @@ def test_it_is_forgotten_with_its_pod() -> None:
 
 
 def test_the_next_coordinator_knows_it() -> None:
-    state = RunState(number=3, kept_out=(KeptOut("uid-1", 2, True), KeptOut("uid-2")))
+    state = RunState(number=3, kept_out=(KeptOut("uid-1", 2, True, 120), KeptOut("uid-2")))
     assert RunState.parse(state.dump()) == state
-    broken = state.dump().replace('"due"', '"dew"')
-    with pytest.raises(RecordError, match="due or out"):
-        RunState.parse(broken)
+    for found, broken in (('"due"', '"dew"'), ('"120"', '"-1"')):
+        with pytest.raises(RecordError, match="due or out"):
+            RunState.parse(state.dump().replace(found, broken))
