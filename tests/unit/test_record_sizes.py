@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticjob.contract.fields import MAX_INT32, MAX_NUMBER, RecordError
+from elasticjob.contract.fields import MAX_INT32, MAX_NUMBER, MAX_ROUND, RecordError
 from elasticjob.contract.participant_record import MAX_ANNOUNCED_ID, ParticipantRecord
 from elasticjob.contract.ranks import MAX_MEMBERS, dump_ranks, parse_ranks
 from elasticjob.contract.reports import (
@@ -86,7 +86,7 @@ def test_the_list_of_the_largest_round_is_read_and_fits() -> None:
 def test_the_record_that_everybody_reads_is_as_long_for_any_number_of_members(sentence: str) -> None:
     ids = tuple(f"{i:0{MAX_ANNOUNCED_ID}d}" for i in range(INLINE_MEMBERS))
     record = RoundRecord(
-        "u" * 64, MAX_NUMBER, "Active", "n" * 64, ids, "h" * 255 + ":65535", "c" * 64, sentence, sentence
+        "u" * 64, MAX_ROUND, "Active", "n" * 64, ids, "h" * 255 + ":65535", "c" * 64, sentence, sentence
     )
     assert RoundRecord.parse(record.dump()) == record
     large = RoundRecord(

@@ -26,6 +26,8 @@ MAX_ID = 64
 """Characters of an id, a nonce or a UID."""
 MAX_NUMBER = 2**53 - 1
 """The largest whole number that every reader of JSON keeps exactly."""
+MAX_ROUND = 2**52
+"""The highest number of a round that is read: none that a job can have, and others can follow it."""
 
 
 class RecordError(ValueError):

@@ -9,6 +9,7 @@ from elasticjob.contract.endpoint import parse_endpoint
 from elasticjob.contract.fields import (
     MAX_ID,
     MAX_INT32,
+    MAX_ROUND,
     Fields,
     RecordError,
 )
@@ -68,7 +69,7 @@ class RoundRecord(Record, what="round record", most_bytes=MAX_ROUND_BYTES):
     """
 
     job_uid: str
-    number: Annotated[int, number(0, key="round")]
+    number: Annotated[int, number(0, MAX_ROUND, key="round")]
     """Grows by 1 with each round of the job; 0 with phase Broken is the record before the first round."""
     phase: str
     """A ``Phase``, or one of a newer operator."""

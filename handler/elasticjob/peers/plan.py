@@ -50,6 +50,7 @@ def look(settled: Settled, sight: Sight, waits: Waits) -> Decision:
     """What should be settled now."""
     if settled.closed:
         return Decision(settled)
+    sight = sight.credible(settled.run, settled.state.number)
     hear = partial(_hear, settled, sight)
     view = RoundView(settled.state, settled.limits, waits, sight.wall, hear, present=sight.peers)
     view.set_members({m.id: _seen(m, view.state.number, sight) for m in view.state.members})

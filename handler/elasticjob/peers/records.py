@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
 
-from elasticjob.contract.fields import MAX_ID, MAX_INT32, Fields, RecordError
+from elasticjob.contract.fields import MAX_ID, MAX_INT32, MAX_ROUND, Fields, RecordError
 from elasticjob.contract.participant_record import MAX_ANNOUNCED_ID
 from elasticjob.contract.record import FLAG, Codec, Nonce, Record, number, omitted, optional_number, token
 from elasticjob.contract.text import is_token
@@ -125,7 +125,7 @@ class RunState(Record, what="run state", most_bytes=MAX_STATE_BYTES):
     """What a coordinator needs beside the record of the round, in the same object: nothing can be half
     published."""
 
-    number: Annotated[int, number(0, key="round")]
+    number: Annotated[int, number(0, MAX_ROUND, key="round")]
     """That of the record, as is ``nonce``: both are written together."""
     nonce: Nonce = ""
     members: Annotated[tuple[Member, ...], _MEMBERS] = ()

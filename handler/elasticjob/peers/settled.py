@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass, field, replace
 
-from elasticjob.contract.fields import RecordError
+from elasticjob.contract.fields import MAX_ROUND, RecordError
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.round_record import Phase, RoundRecord
 from elasticjob.peers.records import MOST_FORMER, KeptOut, RunState
@@ -165,7 +165,7 @@ def begun_after(first: Settled, number: int) -> Settled:
     next, and no round is formed before all that live have announced themselves again."""
     if not number:
         return first
-    return replace(first, state=replace(first.state, number=number + 1), unsure=True)
+    return replace(first, state=replace(first.state, number=_after(number)), unsure=True)
 
 
 def made_again(last: Settled, sure: bool) -> Settled:
@@ -180,5 +180,10 @@ def leave_out(over: Settled, seen: int) -> Settled:
     has seen: members of a round have announced themselves when they had seen the one before."""
     if not over.unsure or over.left_out:
         return over
-    state = replace(over.state, number=max(over.state.number, seen) + 1, members=())
+    state = replace(over.state, number=_after(max(over.state.number, seen)), members=())
     return replace(over, state=state, left_out=True)
+
+
+def _after(number: int) -> int:
+    """The number that follows this one, as far as it can be read."""
+    return min(number + 1, MAX_ROUND)

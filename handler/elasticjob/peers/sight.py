@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob.contract.reports import FailureReport, ProgressReport, RoundReport
 from elasticjob.peers.round_lease import RoundLease
+
+MOST_MISSED = 1_000_000
+"""By how many rounds a record may be behind what a participant has seen: its round Lease was deleted. No run
+has so many."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,15 @@ class Sight:
     def is_there(self, name: str, key: str) -> bool:
         """Whether this incarnation may live although its Lease can't be read, or was deleted by hand."""
         return name in self.unreadable or (self.live_pods or {}).get(name) == key
+
+    def credible(self, run: str, number: int) -> Sight:
+        """This one, but that a participant is unreadable whose number is not to be believed, where the record
+        is at ``number``: numbers that nobody can follow would come next (P7)."""
+        wrong = {n for n, peer in self.peers.items() if peer.record.seen(run) > number + MOST_MISSED}
+        if not wrong:
+            return self
+        peers = {name: peer for name, peer in self.peers.items() if name not in wrong}
+        return replace(self, peers=peers, unreadable=self.unreadable | wrong)
 
     def highest_seen(self, run: str) -> int:
         """The highest number of a round of this run that a participant has seen."""

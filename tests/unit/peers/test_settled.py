@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticjob.contract.fields import MAX_ID, RecordError
+from elasticjob.contract.fields import MAX_ID, MAX_ROUND, RecordError
 from elasticjob.contract.round_record import MAX_ROUND_BYTES
 from elasticjob.peers.records import MAX_NAME, MAX_STATE_BYTES, PeerRecord, RunState
 from elasticjob.peers.run import MAX_PEERS
-from elasticjob.peers.settled import Settled, leave_out, made_again
+from elasticjob.peers.settled import Settled, begun_after, leave_out, made_again, number_of
+from elasticjob.peers.sight import MOST_MISSED
 from elasticjob.rounds.reports import MAX_REPORTS
 from elasticjob.rounds.state import Member, RoundState, UnreachableReport
 from tests.unit.peers.table import BEGAN, Table
@@ -33,6 +34,37 @@ def trained() -> Settled:
 def test_a_run_is_read_as_it_was_written() -> None:
     for settled in (Table().settled, trained(), replace(trained(), unsure=True, early_ends=3, best_step=7)):
         assert Settled.parse(*written(settled)) == settled
+
+
+def test_no_number_is_written_that_none_can_follow() -> None:
+    """P7: nobody could read what follows, its writer included."""
+    last = replace(trained(), state=replace(trained().state, phase="Broken"), unsure=True)
+    for seen in (9, MAX_ROUND - 1, MAX_ROUND, 2**53 - 1):
+        left = leave_out(last, seen)
+        assert Settled.parse(*written(left)).state.number == min(seen + 1, MAX_ROUND)
+        begun = begun_after(Table().settled, seen)
+        assert Settled.parse(*written(begun)) == begun
+    beyond = replace(last, state=replace(last.state, number=MAX_ROUND + 1))
+    with pytest.raises(RecordError, match="round"):
+        Settled.parse(*written(beyond))
+    assert number_of(*written(beyond)) == 0
+
+
+@pytest.mark.parametrize("unsure", [False, True])
+def test_what_a_participant_claims_to_have_seen_is_bounded(unsure: bool) -> None:
+    """P7: another one has written into its Lease. Beside a record that is sure it is left out of the first
+    round; where rounds may have been missed it is waited for, as one whose Lease can't be read."""
+    for claim in (MOST_MISSED + 2, 2**53 - 1):
+        table = Table(last_call=1)
+        table.settled = replace(table.settled, unsure=unsure)
+        table.join("pod-0", "pod-1", "pod-2")
+        honest = table.peers["pod-2"].record
+        table.peers["pod-2"] = replace(table.peers["pod-2"], record=replace(honest, seen_round=claim))
+        for _ in range(5):
+            table.look(after=1.0)
+        assert (table.number, table.settled.state.active) == ((0, False) if unsure else (1, True))
+        assert "pod-2" not in table.members
+        assert ("pod-2 may be in a round" in table.last.waiting) == unsure
 
 
 def test_the_largest_run_fits_into_a_lease() -> None:
