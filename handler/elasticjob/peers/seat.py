@@ -131,6 +131,8 @@ class Seat:
             return
         other = self.other_run
         self._followed = other is not None and (self._followed or not other.never_began)
+        if self._current is not None and self.settled.order > self._current.order:
+            self._current = None  # a user has set it forward
         self._remember(self.settled, now)
 
     def hear_read(self, lease: RoundLease, now: float) -> None:
