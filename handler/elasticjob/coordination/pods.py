@@ -14,7 +14,7 @@ from elasticjob.peers.run import RUN_LABEL
 logger = logging.getLogger(__name__)
 
 BACK_SECONDS = 15.0
-"""How long pods that were in sight may be out of it until the coordinator does without."""
+"""How long pods may be out of sight until the coordinator does without, unless it may not watch them."""
 
 
 class Pods:
@@ -55,8 +55,8 @@ class Pods:
         self._check()
         if self._all is None or self._all.objects() is not None:
             return True
-        # An API server that comes back may list Leases sooner than pods.
-        return bool(self._all.last_error) and (not self._seen or self._all.unknown_seconds() > BACK_SECONDS)
+        # An API server that comes back may list Leases sooner than pods; others may have seen them before.
+        return bool(self._all.last_error) and self._all.unknown_seconds() > BACK_SECONDS
 
     def gone(self) -> dict[str, str]:
         """Why agents have ended, by their pods' UIDs."""

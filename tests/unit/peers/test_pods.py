@@ -131,6 +131,20 @@ def test_an_api_server_that_comes_back_has_not_taken_the_pods_out_of_sight(
     wait_for(lambda: pods.ready, 10, "the coordinator does without them", interval=0.01)
 
 
+def test_one_that_has_not_seen_the_pods_yet_waits_for_them(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P4: it has taken over when the API server came back, and the coordinator before has seen them."""
+    made = Pods("mnist", Identity("a", "uid-a"), lambda: cast(HttpListApi, watched), lambda: None)
+    made.coordinate()
+    watched.brings(ApiError("no answer", 0))
+    wait_for(lambda: made._all is not None and made._all.last_error, 10, "it has failed", interval=0.01)
+    assert not made.ready
+    monkeypatch.setattr("elasticjob.coordination.pods.BACK_SECONDS", 0.0)
+    wait_for(lambda: made.ready, 10, "it does without them", interval=0.01)
+    made.rest()
+
+
 def test_without_the_right_on_pods_nothing_is_waited_for(watched: Watched) -> None:
     made = Pods("mnist", Identity("a", "uid-a"), lambda: cast(HttpListApi, watched), lambda: None)
     made.coordinate()
