@@ -262,6 +262,9 @@ RULES = {
     "P5 one whose list is under way shows that it lives": Rule("elasticjob.peers.seat.BLIND_SECONDS", -1.0),
     "P6 silence is counted by one clock": Rule("elasticjob.peers.plan._hear", around=silent_since_the_start),
     "P7 what cannot be read is there": Rule("elasticjob.peers.sight.Sight.is_there", gives(False)),
+    "P7 what a participant claims to have seen is bounded": Rule(
+        "elasticjob.peers.sight.Sight.credible", lambda sight, *_: sight
+    ),
     "P8 no run's Lease is taken while it may train": Rule(
         "elasticjob.peers.sight.Sight.may_go_on", gives(False)
     ),

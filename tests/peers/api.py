@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from elasticjob.api.errors import ApiError, Conflict, NotFound, Unavailable
+from elasticjob.api.errors import ApiError, Conflict, Forbidden, NotFound, Unavailable
 from elasticjob.peers.round_lease import RoundLease
 from tests.simulation.kernel import Host, Kernel, Reply, Request
 
@@ -64,7 +64,7 @@ class Watch:
         api = self._api
         if not self.host.alive:
             return
-        if api.away or self.host in api.cut_off:
+        if api.away or api.forbids or self.host in api.cut_off:
             api.kernel.after(api.kernel.between(0.5, 3.0), self._begin)
             return
         self.open, self.stuck = True, False
@@ -72,6 +72,11 @@ class Watch:
         if not self._only:
             self._due = max(self._due, api.kernel.now + api.list_seconds)
         self._send([s for s in api.leases.values() if self._only in ("", s.name)])
+
+    @property
+    def deaf(self) -> bool:
+        """Whether what happens now does not arrive soon: it hangs, or its list is under way."""
+        return self.stuck or self._due > self._api.kernel.now + self._api.lag
 
     def _send(self, what: list[Stored] | Stored) -> None:
         kernel = self._api.kernel
@@ -110,7 +115,7 @@ class Api:
         self.kernel = kernel
         self.leases: dict[str, Stored] = {}
         self.watches: dict[Watch, None] = {}  # in the order in which they were opened
-        self.away = False
+        self.away = self.forbids = False
         self.cut_off: set[Host] = set()
         self.lossy = 0.0
         """The chance that a request, or its answer, is lost."""
@@ -143,6 +148,8 @@ class Api:
                     kernel.after(ANSWER_SECONDS, reply, Unavailable("no answer"))
                     return
                 try:
+                    if self.forbids:
+                        raise Forbidden("the rights are gone", 403)
                     answer = action()
                 except ApiError as error:
                     answer = error

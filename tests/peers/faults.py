@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from elasticjob.contract.fields import MAX_NUMBER, RecordError
+from elasticjob.contract.participant_record import ParticipantRecord
+from elasticjob.coordination.pods import BACK_SECONDS
 from elasticjob.peers.run import Run
 from elasticjob.peers.settled import Settled
 from tests.peers.api import Stored
@@ -28,6 +32,10 @@ SLOW_LISTS, ALWAYS_SLOW = 0.03, 0.05
 apart."""
 
 
+FORBIDDEN, PODS_UNSEEN, CLAIMED = 0.02, 0.03, 0.02
+"""How often at a strike, beside another fault. Drawn apart."""
+
+
 class Faults:
     """Strikes one history. What may end a round is told to the oracle (``Truth.disturb``)."""
 
@@ -36,6 +44,7 @@ class Faults:
         self._apart = random.Random(f"apart {seed}")
         self._further = random.Random(f"further {seed}")
         self._slow = random.Random(f"slow {seed}")
+        self._beside = random.Random(f"beside {seed}")
         self._earlier: dict[str, Stored] = {}
         """Round Leases in which a round began, by the run."""
         self._kernel, self._api, self._truth = history.kernel, history.api, history.truth
@@ -47,13 +56,16 @@ class Faults:
         """No more faults of the API server."""
         api = self._api
         api.away, api.lossy, api.lag, api.list_seconds = False, 0.0, 1.0, self._list_seconds
+        api.forbids = False
         api.cut_off.clear()
+        self._history.pods_unseen = False
 
     def strike(self) -> None:
         """One fault, drawn."""
         rng = self._kernel.rng
         if self._slow.random() < SLOW_LISTS:
             self._slow_lists()
+        self._strike_beside()
         if self._apart.random() < SET_BACK and self._set_back():
             return
         if self._further.random() < COPIED and self._copy():
@@ -69,6 +81,34 @@ class Faults:
         kinds += [(self._meddle, USER)] * (rng.random() < 0.3)
         strike, names = kinds[min(len(kinds) - 1, int(rng.random() * len(kinds)))]
         strike(rng.choice(names))
+
+    def _strike_beside(self) -> None:
+        """Sometimes: all requests are refused for a while; the API server does not list pods, for less time
+        than a coordinator waits for them; a user writes into a participant's Lease that it has seen the last
+        number that there can be."""
+        rng, history = self._beside, self._history
+        drawn = rng.random()
+        if drawn < FORBIDDEN:
+            self._kernel.say("forbids all requests")
+            self._api.forbids = True
+            self._kernel.after(rng.uniform(1.0, 60.0), setattr, self._api, "forbids", False)
+        elif drawn < FORBIDDEN + PODS_UNSEEN and history.pods_in_sight:
+            self._kernel.say("unseen  all pods")
+            history.pods_unseen = True
+            self._kernel.after(rng.uniform(1.0, BACK_SECONDS), setattr, history, "pods_unseen", False)
+        elif FORBIDDEN + PODS_UNSEEN < drawn < FORBIDDEN + PODS_UNSEEN + CLAIMED:
+            self._claim(rng.choice(sorted(history.living()) or [""]))
+
+    def _claim(self, name: str) -> None:
+        stored = self._api.leases.get(name)
+        try:
+            record = ParticipantRecord.parse(stored.annotations["participant"]) if stored else None
+        except RecordError:
+            return
+        if record is not None:
+            self._kernel.say(f"claims  {name}")
+            claim = replace(record, seen_job_uid=self._history.run.id, seen_round=MAX_NUMBER)
+            self._api.apply(name, {"participant": claim.dump()})
 
     # -- pods ----------------------------------------------------------------------------------------------
 
@@ -275,7 +315,7 @@ class Faults:
         it was done."""
         history = self._history
         saved, newest = self._earlier.get(history.run.id), history.newest()
-        unwell = self._api.away or self._api.lossy or self._api.lag > 1
+        unwell = self._api.away or self._api.forbids or self._api.lossy or self._api.lag > 1
         unwell = unwell or any(history.ails(name) for name in history.living())
         if unwell or saved is None or newest is None or history.lease not in self._api.leases:
             return False

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 from unittest import mock
 
+from elasticjob.contract.fields import MAX_NUMBER
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.participant_record import AnnouncedState
 from elasticjob.contract.record import Record
@@ -33,6 +34,8 @@ CLOCKS_EVERY = 10
 """One history in so many is played again with clocks that agree."""
 END_SECONDS, CLOSED_SECONDS = 60.0, 8.0
 ORDERED_SECONDS = MOST_IN_ORDER * ORDER_SECONDS
+WRITES_SECONDS = 3.0
+"""How soon after the API server was unwell a process has written its Lease again."""
 HEARS_SECONDS = 14.0
 """P5: two times six seconds, and some for the requests."""
 STANDBY_HEARS_SECONDS = (
@@ -68,6 +71,8 @@ class History:
         self.limits = Limits(rng.choice([0, 5]), 3, 10, 5, heartbeat_timeout=4)
         self.pods_in_sight = rng.random() < 0.4
         self.deputies = self.pods_in_sight
+        self.pods_unseen = False
+        """Whether the API server does not list pods now."""
         self.finishing = self.peaceful = False
         self.endpoints: dict[str, Process] = {}
         self.splits: dict[frozenset[str], float] = {}
@@ -241,13 +246,17 @@ class History:
         """Whether its Lease says where its agent listens. A user may have written over it: then nothing but
         its deletion proves its end."""
         stored = self.api.leases.get(name)
-        return stored is not None and bool(endpoint_of(stored.annotations))
+        if stored is None or str(MAX_NUMBER) in stored.annotations.get("participant", ""):
+            return False
+        return bool(endpoint_of(stored.annotations))
 
     def _knows(self, settled: Settled) -> bool:
         """Whether a process that lives has seen this record, or a later one of its run. One that is frozen,
-        and whose Lease was deleted, is as good as gone: nothing shows that it is there."""
+        or could not write until now, and whose Lease was deleted, is as good as gone: nothing shows that it
+        is there."""
+        unwell = self.kernel.now - self._calm < WRITES_SECONDS
         alive = (pod.process for pod in self.pods.values() if pod.process.alive)
-        shown = [p for p in alive if not p.frozen or p.name in self.api.leases]
+        shown = [p for p in alive if p.name in self.api.leases or not (p.frozen or unwell)]
         seen = [p.seat.newest for p in shown if p.run.id == settled.run]
         return any(one is not None and one.order >= settled.order for one in seen)
 
@@ -310,7 +319,7 @@ class History:
         """P5, while the API server answers."""
         now = self.kernel.now
         api = self.api
-        if api.away or api.lossy or api.lag > 1:
+        if api.away or api.forbids or api.lossy or api.lag > 1:
             self._calm = now
         if any(pod.process.run.id != self.run.id for pod in self.pods.values() if not pod.deleted):
             self._calm = now
@@ -318,9 +327,9 @@ class History:
         if any(s.annotations.get("run") != self.run.id for s in copies):
             self._calm = now  # a pod of the run before seems to wait
         newest = self.newest()
-        stuck = {w.host for w in api.watches if w.stuck}
+        deaf = {w.host for w in api.watches if w.deaf}
         for process in self._alive():
-            if process.frozen or process in api.cut_off or process in stuck:
+            if process.frozen or process in api.cut_off or process in deaf:
                 process.hampered_at = now
         if now - self._calm < 20.0 or (newest is not None and newest.closed):
             return

@@ -27,5 +27,6 @@ MUTATIONS = [
     Mutation(("I6", "P5"), "P5 one whose list is under way shows that it lives", 60),
     Mutation(("P6",), "P6 silence is counted by one clock", 600),
     Mutation(("P3", "P4"), "P7 what cannot be read is there"),
+    Mutation(("I6",), "P7 what a participant claims to have seen is bounded", 1070, 100),
     Mutation(("P8",), "P8 no run's Lease is taken while it may train"),
 ]

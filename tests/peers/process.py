@@ -362,7 +362,7 @@ class Process(Host):
         return frozenset(n for n, k in known if lease is not None and k.stored.created < lease.created - 1.0)
 
     def _sight(self) -> Sight | None:
-        if self._known is None:
+        if self._known is None or self.history.pods_unseen:
             return None
         now = self.kernel.now
         peers, others, runs, unreadable = {}, {}, {}, set()
