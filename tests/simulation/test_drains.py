@@ -182,7 +182,7 @@ def suspend_after_growth(seed: int) -> str:
     return ""
 
 
-# shows: `suspend: true` or fewer replicas right after growth, with `memoryCheckpoints`
+# shows: the job is suspended or shrinks right after it has grown, with `memoryCheckpoints`
 def test_a_suspension_right_after_growth_waits_until_storage_has_the_steps() -> None:
     assert {suspend_after_growth(seed) for seed in range(40)} == {""}
     with without("storage has the steps before pods go"):
