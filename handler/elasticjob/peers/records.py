@@ -39,7 +39,7 @@ class PeerRecord(Record, what="peer record"):
 @dataclass(frozen=True)
 class KeptOut:
     """The pod with this UID could not reach its round, for the ``times``-th time in a row. ``due``: it may be
-    in the next one. ``waited``: for so many seconds rounds that are over have gone on without it."""
+    in the next one. ``waited`` is how many seconds rounds without it have trained, those that are over."""
 
     key: str
     times: int = 1

@@ -11,8 +11,8 @@ from elasticjob.contract.reports import FailureReport, ProgressReport, RoundRepo
 from elasticjob.peers.round_lease import RoundLease
 
 MOST_MISSED = 1_000_000
-"""By how many rounds a record may be behind what a participant has seen: its round Lease was deleted. No run
-has so many."""
+"""How many rounds ahead of the record a participant may be: the round Lease was deleted. No run has so
+many."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,9 @@ class Sight:
         return name in self.unreadable or (self.live_pods or {}).get(name) == key
 
     def credible(self, run: str, number: int) -> Sight:
-        """This one, but that a participant is unreadable whose number is not to be believed, where the record
-        is at ``number``: numbers that nobody can follow would come next (P7)."""
+        """This one without the participants that claim to have seen far later rounds than ``number``, that of
+        the record: they count as unreadable. The next round would have a number that cannot be followed by
+        another (P7)."""
         wrong = {n for n, peer in self.peers.items() if peer.record.seen(run) > number + MOST_MISSED}
         if not wrong:
             return self
