@@ -264,6 +264,9 @@ class Faults:
             return
         self._truth.wiped = self._kernel.now
         self._api.delete(self._history.lease)
+        for name in sorted(self._history.living()):
+            if name not in self._api.leases:
+                self._truth.excuse(name)  # a user had deleted its Lease before
 
     def _next_run(self) -> None:
         """A user starts the next run of this name; the pods of the one before are deleted, or forgotten until

@@ -34,6 +34,7 @@ FOUND = {
     304019: "one that set the round Lease forward did not know that another round had followed",
     309523: "an old record in the Lease that this run coordinates was taken for a run that its own pod is in",
     314937: "a wrong accuser renewed its Lease, and was never judged: the Leases were listed again for ever",
+    511000: "a report by the clock of another coordinator stayed when the round Lease was made again",
     406675: "a frozen member, whose Lease a user had deleted, trained on beside another round of its number",
     2005: "an agent never heard of its round, which its seat had read, because its watch was late",
 }

@@ -345,11 +345,8 @@ class Seat:
             settled = made_again(newest, sure=False)
         if settled is None or settled.run != self.run.id:
             settled = self._first()
-        settled = self._in_place(settled)
-        # the times of reports are by the clock of the coordinator before (P6)
-        settled = replace(settled, state=replace(settled.state, unreachable_reports=()))
         transitions = min(lease.transitions + 1, MAX_INT32)
-        return Write(settled, version=lease.version, claim=why, transitions=transitions)
+        return Write(self._in_place(settled), version=lease.version, claim=why, transitions=transitions)
 
     def _replace_other_run(self, now: float, sight: Sight | None) -> Step:
         """Another run of this name: its round Lease is taken once it is closed, or none of its pods is there
@@ -378,8 +375,12 @@ class Seat:
         return before is not state
 
     def _in_place(self, settled: Settled) -> Settled:
-        """What to write: in the place of another run it remembers how that has ended."""
-        other = self.other_run
+        """What a new coordinator writes: in the place of another run it remembers how that has ended. The
+        times of reports are by the clock of the coordinator before (P6)."""
+        settled, other = (
+            replace(settled, state=replace(settled.state, unreachable_reports=())),
+            self.other_run,
+        )
         return following(settled, other.settled) if other is not None else settled
 
     def _lead(self, now: float, sight: Sight | None) -> Step:
