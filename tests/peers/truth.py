@@ -126,6 +126,8 @@ class Truth:
         anew, self._set_back = old is None or self._set_back, False
         for one in self.rounds.values() if anew else ():
             one.forgotten = one.forgotten or not self.knows(one.settled)
+        for one in self.rounds.values() if before is not None and old is None else ():
+            one.left = one.left or one.settled.run != new.run  # a user has overwritten whose Lease it was
         r = new.state
         by = after.holder or "none"
         text = f"{new.run} {r.number} {r.phase} {r.cause} {[m.name for m in r.members]} by {by}"
