@@ -43,7 +43,8 @@ def stored(job: JobRun) -> list[str]:
     return sorted(path.parent.name for path in (job.folder / "saves").glob("checkpoint-*/complete.json"))
 
 
-def test_a_loss_and_growth_go_on_from_memory_and_a_suspension_from_the_folder(job: JobRun) -> None:
+def begin(job: JobRun) -> None:
+    """Two pods train, and the round may drain."""
     (job.folder / "saves").mkdir(parents=True)
     script = str(Path(memory_train.__file__))
     job.apply(
@@ -55,6 +56,10 @@ def test_a_loss_and_growth_go_on_from_memory_and_a_suspension_from_the_folder(jo
     )
     job.training(1, members=2)
     trains_on(job, 1, 2)
+
+
+def test_a_loss_and_growth_go_on_from_memory_and_a_suspension_from_the_folder(job: JobRun) -> None:
+    begin(job)
     job.kill_pod(job.member(1)["podName"])
     lost = job.training(2, members=2)["number"]
     after_loss = resumed(job, lost)
@@ -83,17 +88,7 @@ def test_a_loss_and_growth_go_on_from_memory_and_a_suspension_from_the_folder(jo
 
 def test_a_suspension_right_after_growth_waits_for_the_folder(job: JobRun) -> None:
     """The steps since the last save to the folder were in the memory of the pods alone, which ended."""
-    (job.folder / "saves").mkdir(parents=True)
-    script = str(Path(memory_train.__file__))
-    job.apply(
-        [*TORCHRUN, script, str(job.folder), NO_END, str(STEP_SECONDS)],
-        pod=apart(job),
-        replicas=2,
-        memoryCheckpoints={"perPod": "256Mi"},
-        scaling={"scaleUpDelaySeconds": 0},
-    )
-    job.training(1, members=2)
-    trains_on(job, 1, 2)
+    begin(job)
     job.scale(3)
     job.wait_for(lambda: job.round()["number"] == 2, "the next round")
     change(job, suspend=True)

@@ -30,8 +30,6 @@ COPIED, BAD_PATH = 0.04, 0.04
 SLOW_LISTS, ALWAYS_SLOW = 0.03, 0.05
 """How often at a strike, and in which part of the histories from their beginning to their end. Drawn
 apart."""
-
-
 FORBIDDEN, PODS_UNSEEN, CLAIMED = 0.02, 0.03, 0.02
 """How often at a strike, beside another fault. Drawn apart."""
 

@@ -345,11 +345,9 @@ class Informers(Client):
 
     def _silence_of(self, key: Key, good: float | None, until: float) -> tuple[float, float | None]:
         """``Participant.silent`` and ``renewed``, as ``ClusterCache._participant`` has them."""
-        changed = self.cache.changed[key]
-        if good is None:
-            return 0.0, math.inf
-        age = self.kernel.now - changed
-        if changed > good and age < RENEWED_WITHIN_SECONDS:
+        now, changed = self.kernel.now, self.cache.changed[key]
+        began = now if good is None else good
+        if changed > began and now - changed < RENEWED_WITHIN_SECONDS:
             return 0.0, None
-        silent = until - max(changed, self.cache.touched.get(key, changed), good)
-        return max(0.0, silent), age if changed > good else math.inf
+        silent = until - max(began, changed, self.cache.touched.get(key, changed))
+        return max(0.0, silent), now - changed if changed > began else math.inf

@@ -237,10 +237,11 @@ class Checkpoints:
             self._store(step, state)  # first: a drain does not wait for copies that do not help it
         if memory is None or memory.off or not (stops or step % memory_every == 0):
             return
-        if stops and not to_folder:
+        alone = stops and not to_folder
+        if alone:
             memory.await_copies(COPIES_SECONDS)  # a step that training stops after must not be skipped
         memory.save(step, entries(state))
-        if stops and not to_folder and not memory.is_enough(step, COPIES_SECONDS):
+        if alone and not memory.is_enough(step, COPIES_SECONDS):
             self._store(step, state)
 
     def _store(self, step: int, state: Mapping[str, Any]) -> None:

@@ -46,7 +46,13 @@ class Fetched:
                 self._check(epoch, held.name)
                 if (held, address) in self._pieces:
                     return os.dup(self._pieces[held, address])
-            return self._keep(epoch, held, address, self._received(epoch, held, address, token))
+            try:
+                descriptor = self._received(epoch, held, address, token)
+            except (OSError, ValueError, KeyError) as error:
+                raise RefusedError(
+                    f"{held.name} did not come from {address}: {wire.in_words(error)}"
+                ) from error
+            return self._keep(epoch, held, address, descriptor)
 
     def forget(self) -> None:
         """Free them, and cut what is under way."""
@@ -74,21 +80,21 @@ class Fetched:
 
     def _received(self, epoch: int, held: Held, address: str, token: str) -> int:
         """Get it. A connection that breaks is tried again: the piece may be nowhere else."""
-        for pause in (*RETRY_PAUSES, None):
-            with self._lock:
-                self._check(epoch, held.name)
-                link = self._link = Link()
+        for pause in RETRY_PAUSES:
             try:
-                return self._receive(link, held, address, token)
-            except (OSError, ValueError, KeyError) as error:
-                if pause is None or not isinstance(error, OSError):
-                    raise RefusedError(
-                        f"{held.name} did not come from {address}: {wire.in_words(error)}"
-                    ) from error
+                return self._received_once(epoch, held, address, token)
+            except OSError:
                 time.sleep(pause)
-            finally:
-                link.close()
-        raise AssertionError("the last try returns or raises")
+        return self._received_once(epoch, held, address, token)
+
+    def _received_once(self, epoch: int, held: Held, address: str, token: str) -> int:
+        with self._lock:
+            self._check(epoch, held.name)
+            link = self._link = Link()
+        try:
+            return self._receive(link, held, address, token)
+        finally:
+            link.close()
 
     def _receive(self, link: Link, held: Held, address: str, token: str) -> int:
         """Get it. What the member says of it now must be what it has said to all ranks, before any memory is

@@ -377,10 +377,8 @@ class Seat:
     def _in_place(self, settled: Settled) -> Settled:
         """What a new coordinator writes: in the place of another run it remembers how that has ended. The
         times of reports are by the clock of the coordinator before (P6)."""
-        settled, other = (
-            replace(settled, state=replace(settled.state, unreachable_reports=())),
-            self.other_run,
-        )
+        other = self.other_run
+        settled = replace(settled, state=replace(settled.state, unreachable_reports=()))
         return following(settled, other.settled) if other is not None else settled
 
     def _lead(self, now: float, sight: Sight | None) -> Step:

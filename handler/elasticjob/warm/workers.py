@@ -290,22 +290,22 @@ class WarmWorkers:
         found = count(memory, idle, idle, self._size, self._highest, growth)
         self._highest = max(self._highest, used_by_training(memory, idle, self._size))
         for rank in sorted(self._idle)[found.number :]:
-            self._drop(rank)
-            self._wanted.pop(rank, None)
-            self._before = None  # the next difference does not show what training uses
-            self._say(f"memory is short: {found.why}")
+            self._do_without(rank, f"memory is short: {found.why}")
 
     def end_one(self, why: str) -> bool:
         """End one of the interpreters that wait; False if there is none."""
         with self._changed:
             if not self._idle:
                 return False
-            rank = max(self._idle)
-            self._drop(rank)
-            self._wanted.pop(rank, None)
-            self._before = None  # the next difference does not show what training uses
-            self._say(f"an interpreter that waited is ended: {why}")
+            self._do_without(max(self._idle), f"an interpreter that waited is ended: {why}")
             return True
+
+    def _do_without(self, rank: int, why: str) -> None:
+        """End the one of this rank for its memory, and make no other in its place in this round."""
+        self._drop(rank)
+        self._wanted.pop(rank, None)
+        self._before = None  # the next difference does not show what training uses
+        self._say(why)
 
     def out_of_memory(self, whose: str) -> None:
         """A container of the job was out of memory: training needs all of it from now on. Calling it again is

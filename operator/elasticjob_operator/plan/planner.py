@@ -62,7 +62,8 @@ def plan(job: Job, status: JobStatus, observed: Observed, now: Now, timers: Mapp
         selector=f"{JOB_LABEL}={job.name},!{STANDBY_LABEL}",
     )
     outlook = Outlook() if status.finished else _advance(p)
-    outlook = replace(outlook, change=unsaved.sentence(asked, kept) or outlook.change)
+    if kept is not job:
+        outlook = replace(outlook, change=unsaved.sentence(job))
     if p.round.phase == "Closed":
         rounds.renumber_closed(p)
     if p.round.phase == "Closed" and p.status.terminal_state:

@@ -132,7 +132,8 @@ def test_the_end_of_the_handler_frees_everything(leases: Leases, start: Start) -
 
 
 @pytest.mark.parametrize(
-    ("cause", "all_stay"), [("ScaledUp", True), ("ScaledUp", False), ("Suspended", False)]
+    ("cause", "all_stay"),
+    [("ScaledUp", True), ("ScaledUp", False), ("ScaledDown", False), ("Suspended", False)],
 )
 def test_workers_hear_whether_all_pods_go_on_after_a_drain(
     leases: Leases, start: Start, cause: str, all_stay: bool

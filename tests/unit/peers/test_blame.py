@@ -1,4 +1,4 @@
-"""Whose fault the end of a round was: a word that was wrong counts no longer, and is corrected."""
+"""Who is blamed for the end of a round: a report that was wrong is dropped, and the reason is corrected."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import queue
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, cast
 
@@ -22,9 +21,7 @@ from elasticjob.peers.seat import Seat
 from elasticjob.peers.settled import Settled
 from tests.unit.memory_api import Leases, MemoryApi
 from tests.unit.peers.table import RUN, Table
-
-Item = list[Mapping[str, Any]] | Change | ApiError
-FORCED: dict[str, Any] = {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 0}
+from tests.unit.peers.watched import FORCED, Item, Watched
 
 
 def trained() -> Settled:
@@ -111,27 +108,6 @@ def pod(name: str, uid: str, exit_code: int | None = None, **metadata: Any) -> d
         "spec": {"containers": [{"name": "train"}]},
         "status": {"phase": "Running", "containerStatuses": [{"name": "train", "state": state}]},
     }
-
-
-class Watched:
-    """``HttpListApi``, as far as one pod is watched; ``brings`` is what the watch brings next."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-        self._items: queue.Queue[Item | None] = queue.Queue()
-
-    def brings(self, item: Item) -> None:
-        self._items.put(item)
-
-    def follow_pod(self, name: str) -> Iterator[Item]:
-        self.asked.append(name)
-        while (item := self._items.get()) is not None:
-            if isinstance(item, ApiError):
-                raise item
-            yield item
-
-    def stop(self) -> None:
-        self._items.put(None)
 
 
 RUNS = pod("pod-0", "uid-0")

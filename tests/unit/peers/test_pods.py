@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import queue
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
@@ -14,10 +13,8 @@ from elasticjob.api.errors import ApiError, Forbidden
 from elasticjob.api.listing import Change, HttpListApi
 from elasticjob.coordination.pods import Pods
 from elasticjob.peers.round_lease import Identity
+from tests.unit.peers.watched import FORCED, LABEL, Watched
 
-Item = list[Mapping[str, Any]] | Change | ApiError
-LABEL = "elasticjob.dev/run-name"
-FORCED: dict[str, Any] = {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 0}
 COUNT = itertools.count()
 TERMINATING = {**FORCED, "deletionGracePeriodSeconds": 30}
 
@@ -26,27 +23,6 @@ def pod(name: str, labels: Mapping[str, str] | None = None, **metadata: Any) -> 
     """One that runs."""
     own = {"name": name, "uid": f"uid-{name}", "labels": {LABEL: "mnist"} if labels is None else labels}
     return {"metadata": {**own, **metadata}, "status": {"phase": "Running"}}
-
-
-class Watched:
-    """``HttpListApi``, as far as pods are watched; ``brings`` is what the watch brings next."""
-
-    def __init__(self) -> None:
-        self._items: queue.Queue[Item | None] = queue.Queue()
-
-    def brings(self, *items: Item) -> None:
-        for item in items:
-            self._items.put(item)
-
-    def follow_pods(self, label: str, value: str) -> Iterator[Item]:
-        assert (label, value) == (LABEL, "mnist")
-        while (item := self._items.get()) is not None:
-            if isinstance(item, ApiError):
-                raise item
-            yield item
-
-    def stop(self) -> None:
-        self._items.put(None)
 
 
 @pytest.fixture

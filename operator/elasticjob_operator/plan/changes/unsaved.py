@@ -13,6 +13,7 @@ from dataclasses import replace
 from elasticjob.contract.round_record import Phase
 from elasticjob.rounds.causes import Cause
 from elasticjob_operator.plan.changes import draining
+from elasticjob_operator.plan.rounds.rounds import drains_into_memory
 from elasticjob_operator.plan.state.job_waits import JobWait
 from elasticjob_operator.plan.state.model import Job
 from elasticjob_operator.plan.state.pass_state import Pass
@@ -31,14 +32,12 @@ def kept(p: Pass) -> Job:
     return replace(p.job, spec=replace(spec, suspend=False, replicas=max(spec.replicas, r.members)))
 
 
-def sentence(p: Pass, kept: Job) -> str:
-    """What waits, and for what, as a clause; "" if nothing does. ``p`` has the job as its user wants it."""
-    asked = p.job.spec
-    if kept is p.job:
-        return ""
-    what = "suspending" if asked.suspend else f"shrinking to {asked.replicas}"
+def sentence(asked: Job) -> str:
+    """That the change which this job asks for waits, and for what, as a clause."""
+    spec = asked.spec
+    what = "suspending" if spec.suspend else f"shrinking to {spec.replicas}"
     return (
-        f"{what} waits until all workers call should_stop, up to {asked.drain_seconds} s, because only "
+        f"{what} waits until all workers call should_stop, up to {spec.drain_seconds} s, because only "
         "memory holds the steps since the last save"
     )
 
@@ -49,13 +48,12 @@ def _drained_into_memory(p: Pass) -> int:
     r, history = p.round, p.status.round_history
     if p.job.spec.memory_checkpoints is None:
         return 0
-    if r.drain is not None and r.phase == Phase.ACTIVE.value:
-        return r.number if r.drain.cause == Cause.SCALED_UP else 0
-    if r.phase == Phase.ACTIVE.value and draining.takes_part(p):
+    if drains_into_memory(p):
+        return r.number
+    active = r.phase == Phase.ACTIVE.value
+    if active and (r.drain is not None or draining.takes_part(p)):
         return 0
-    ended = history[1:2] if r.phase == Phase.ACTIVE.value else history[:1]
-    for one in ended:
-        end = one.end
-        if end is not None and end.cause == Cause.SCALED_UP and end.drain == draining.HowStopped.STOPPED:
-            return one.number
-    return 0
+    ended = history[1:] if active else history
+    end = ended[0].end if ended else None
+    stopped = end is not None and (end.cause, end.drain) == (Cause.SCALED_UP, draining.HowStopped.STOPPED)
+    return ended[0].number if stopped else 0

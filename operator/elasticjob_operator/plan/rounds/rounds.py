@@ -77,12 +77,15 @@ def projection(p: Pass, waiting: str = "", replacing: bool = False) -> RoundReco
         out_of_memory=any(
             h.end is not None and h.end.cause == Cause.OUT_OF_MEMORY for h in p.status.round_history
         ),
-        memory_alone=(
-            r.drain is not None
-            and r.drain.cause == Cause.SCALED_UP
-            and p.job.spec.memory_checkpoints is not None
-        ),
+        memory_alone=drains_into_memory(p),
     )
+
+
+def drains_into_memory(p: Pass) -> bool:
+    """Whether the round drains, and memory alone is enough for its last step: all of its pods stay."""
+    drain = p.round.drain
+    grows = drain is not None and drain.cause == Cause.SCALED_UP
+    return grows and p.job.spec.memory_checkpoints is not None
 
 
 def _wait_renew(p: Pass, waiting: str, replacing: bool) -> int:
