@@ -215,6 +215,7 @@ def test_a_warning_says_that_the_last_step_is_not_in_the_folder(
     with job.open(2) as checkpoints:
         assert checkpoints.resume(state(0)) == 1
         checkpoints.save(1, state(1), now=True)
+        await_copies(checkpoints)
         checkpoints.save(2, state(2))
         await_copies(checkpoints)
     with job.open(3) as checkpoints:
