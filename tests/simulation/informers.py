@@ -269,7 +269,7 @@ class Informers(Client):
         try:
             read = yield from self.send(lambda: self.api.get(JOB_KEY), reads=True)
         except NotFound as error:
-            self.cache.remove(JOB_KEY)
+            self.cache.remove(JOB_KEY, uid=item.uid)
             raise Vanished from error
         news = self.cache.answered(JOB_KEY, read, self.kernel.now)
         if read.uid != item.uid:
@@ -277,11 +277,13 @@ class Informers(Client):
                 self.news()  # the watch may bring it later, and then it is none
             raise Vanished
         for key in (ROUND_KEY, LIST_KEY):
+            there = self.cache.items.get(key)
             try:
                 read = yield from self.send(partial(self.api.get, key), reads=True)
                 self.cache.answered(key, read, self.kernel.now)
             except NotFound:
-                self.cache.remove(key)
+                if there is not None:
+                    self.cache.remove(key, uid=there.uid)
 
     def observe(self, job: Job) -> Observed:
         """The caches joined, as ``ClusterCache.observe`` does it."""

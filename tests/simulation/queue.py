@@ -107,7 +107,8 @@ class QueueShell:
             try:
                 yield from self._write(job, key, change)
             except NotFound:
-                operator.cache.remove(key)
+                if not isinstance(change, c.Create):
+                    operator.cache.remove(key, uid=change.workload.uid)
             except Conflict:
                 with contextlib.suppress(NotFound):
                     there = yield from operator.send(lambda key=key: operator.api.get(key))  # type: ignore[misc]

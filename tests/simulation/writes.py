@@ -53,8 +53,8 @@ class RoundPublisher:
     def write(self, job: Job, record: RoundRecord, members: MemberList | None) -> Script:
         """Returns seconds until a postponed write is due. Raises Stale."""
         if members is not None:
-            yield from self._or_stale(LIST_KEY, self._list(job, members))
-        return (yield from self._or_stale(ROUND_KEY, self._round(job, record)))
+            yield from self._or_stale(self._list(job, members))
+        return (yield from self._or_stale(self._round(job, record)))
 
     def _list(self, job: Job, members: MemberList) -> Script:
         there = yield from self._of_this_job(LIST_KEY, job)
@@ -99,14 +99,11 @@ class RoundPublisher:
         informers.cache.answered(key, put, informers.kernel.now)
         return put
 
-    def _or_stale(self, key: Key, write: Script) -> Script:
+    def _or_stale(self, write: Script) -> Script:
         """What is not as the cache has it is read again."""
         try:
             return (yield from write)
-        except NotFound as error:
-            self._informers.cache.remove(key)
-            raise Stale from error
-        except Conflict as error:
+        except (Conflict, NotFound) as error:
             raise Stale from error
 
 

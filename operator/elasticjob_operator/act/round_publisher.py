@@ -200,10 +200,12 @@ class LeaseRoundPublisher:
         if self._cache.members_lease(job) is not None:
             names.append(members_lease(job.name))
         for name in names:
+            there = self._cache.leases.get(job.namespace, name)
             try:
                 self._cache.saw_lease(await self._api.get(_path(job, name)))
             except NotFound:
-                self._cache.leases.remove(job.namespace, name)
+                if there is not None:  # and not the one that another operator has made since
+                    self._cache.leases.remove(job.namespace, name, uid=there.uid)
 
     async def _create(self, job: Job, name: str, annotation: str, text: str) -> None:
         body: dict[str, Any] = {
