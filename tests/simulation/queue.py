@@ -107,8 +107,9 @@ class QueueShell:
             try:
                 yield from self._write(job, key, change)
             except NotFound:
-                if not isinstance(change, c.Create):
-                    operator.cache.remove(key, uid=change.workload.uid)
+                if isinstance(change, c.Create):
+                    raise
+                operator.cache.remove(key, uid=change.workload.uid)
             except Conflict:
                 with contextlib.suppress(NotFound):
                     there = yield from operator.send(lambda key=key: operator.api.get(key))  # type: ignore[misc]

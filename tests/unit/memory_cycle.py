@@ -52,7 +52,8 @@ async def _figures() -> list[int]:
     for name in names:
         registry.deleted({"metadata": _meta(name)})
         for slot in range(_PODS):
-            pods.remove("ns", f"{name}-{slot}-0", version=7)
+            pod = f"{name}-{slot}-0"
+            pods.remove("ns", pod, _meta(pod)["uid"], 7)
     for _ in range(2):
         pods.age()
         registry.age()

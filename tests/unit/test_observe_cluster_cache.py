@@ -47,12 +47,12 @@ def test_nodes() -> None:
     assert not scene.only().node_ready
     scene.node("n1", "Unknown")
     assert scene.dirty == [("ns", "job")], "a node status without news marks nothing"
-    scene.cache.nodes.remove("", "n1")
+    scene.cache.nodes.remove("", "n1", "uid-node")
     assert scene.only().node_gone
     scene.cache.pods.put(read_pod(raw_pod(name="job-1-0", version=scene.tick())))
     gone = {pod.name: pod.node_gone for pod in scene.observe().pods}
     assert gone == {"job-0-0": True, "job-1-0": False}, "names of nodes come back: later pods are not lost"
-    scene.cache.pods.remove("ns", "job-1-0")
+    scene.cache.pods.remove("ns", "job-1-0", "uid-job-1-0")
     scene.node("n1", uid="uid-node-again")
     assert not scene.only().node_gone
     assert scene.only().node_ready
@@ -129,7 +129,7 @@ def test_ready_nodes() -> None:
     assert scene.observe().nodes is scene.observe().nodes, "not made anew for each job"
     scene.node("n2", "False", uid="2")
     assert scene.observe().nodes == frozenset({"n1"})
-    scene.cache.nodes.remove("", "n1")
+    scene.cache.nodes.remove("", "n1", "1")
     assert scene.observe().nodes == frozenset()
     scene.node("n2", uid="2")
     assert scene.observe().nodes == frozenset({"n2"})
@@ -143,7 +143,7 @@ def test_where_nodes_are_in_the_network() -> None:
         meta = {"name": name, "uid": name, "resourceVersion": "5", "labels": labels}
         scene.cache.nodes.put(read_node({"metadata": meta}, topology=("zone", "rack")))
     assert scene.observe().domains == {"n1": ("zone=z", "rack=7"), "n2": ("", "rack=7")}
-    scene.cache.nodes.remove("", "n2")
+    scene.cache.nodes.remove("", "n2", "n2")
     assert scene.observe().domains == {"n1": ("zone=z", "rack=7")}
 
 

@@ -153,13 +153,13 @@ def test_a_list_that_is_gone_is_not_made_again_unasked() -> None:
     """It may have gone with its job."""
     namespace, state = Namespace(), PublishedState()
     namespace.write(LARGE, LIST, state)
-    namespace.leases.remove("default", LIST_LEASE)
+    namespace.leases.remove("default", LIST_LEASE, f"lease-{LIST_LEASE}")
     with pytest.raises(Stale):
         namespace.write(LARGE, LIST, state)
 
 
 def test_what_was_not_found_is_not_what_another_operator_has_made_since() -> None:
-    """It was taken for gone for minutes: each pass read, and planned, for nothing (seed 22181)."""
+    """It was taken for gone for up to two minutes: each pass read, and planned, for nothing (seed 22181)."""
     namespace = Namespace(PLANNED)
     made = namespace._put("mnist-round", {ROUND_ANNOTATION: replace(PLANNED, number=3).dump()})
     made["metadata"]["uid"] = "another"

@@ -490,8 +490,7 @@ async def _read_list_of(
         newest = max(newest, version_of(raw["metadata"]))
 
     present, version = await read_list(api, path, take, {"labelSelector": f"{JOB_LABEL}={job.name}"})
-    for name in [
-        name for name in store.of_job(job.namespace, job.name) if (job.namespace, name) not in present
-    ]:
-        store.remove(job.namespace, name, version=version)
+    for name, item in list(store.of_job(job.namespace, job.name).items()):
+        if (job.namespace, name) not in present:
+            store.remove(job.namespace, name, item.uid, version)
     return newest

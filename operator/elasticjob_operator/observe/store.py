@@ -98,11 +98,11 @@ class Store(Generic[T]):
         if (item.namespace, item.name) in self._items or item.version > listed:
             self.put(item, quiet)
 
-    def remove(self, namespace: str, name: str, uid: str | None = None, version: int | None = None) -> None:
-        """The object is gone: this very one if ``uid`` is given, and unless it is newer than ``version``."""
+    def remove(self, namespace: str, name: str, uid: str, version: int | None = None) -> None:
+        """This very object is gone, unless it is newer than ``version``; another one of its name is not."""
         key = (namespace, name)
         old = self._items.get(key)
-        if old is None or (uid is not None and old.uid != uid):
+        if old is None or old.uid != uid:
             return
         if version is not None and old.version > version:
             return
@@ -121,8 +121,9 @@ class Store(Generic[T]):
         """A list of everything (in this namespace) as of ``version`` had these; what is not among them has
         been deleted."""
         self._listed[namespace] = version
-        for key in [k for k in self._items if k not in present and namespace in ("", k[0])]:
-            self.remove(*key, version=version)
+        others = [k for k in self._items if k not in present and namespace in ("", k[0])]
+        for key in others:
+            self.remove(*key, self._items[key].uid, version)
 
     def _leave(self, item: T) -> None:
         group = self._jobs.get((item.namespace, item.job))
