@@ -70,6 +70,7 @@ class World(
     status: JobStatus = field(default_factory=JobStatus)
     record: RoundRecord | None = None
     pods: dict[str, Pod] = field(default_factory=dict)
+    removed: dict[str, Pod] = field(default_factory=dict)
     node_states: dict[str, str] = field(default_factory=dict)
     domains: dict[str, Domains] = field(default_factory=dict)
     fixed_gang: int | None = None
@@ -203,7 +204,9 @@ class World(
     def do_gone(self, *names: str) -> None:
         """Pod objects vanish."""
         for name in names:
-            del self.pods[name]
+            gone = self.pods.pop(name)
+            if gone.tells_its_end:
+                self.removed[gone.uid] = gone
 
     def do_account(self) -> None:
         """The job's service account is deleted and made again."""
@@ -231,6 +234,7 @@ class World(
         ``stands-still``: it does nothing until it restarts."""
         if what == "restarts":
             self.timers = {}
+            self.removed = {}
             self.lease_writes_fail = self.stands_still = False
         elif what == "stands-still":
             self.stands_still = True
@@ -377,6 +381,7 @@ class World(
             account_made=self.account_made,
             domains=self.domains,
             fixed_gang=self.fixed_gang,
+            removed=self.removed,
         )
         now, before = self.now(), len(self.trace)
         job = self.job if self.grant is None else granted(self.job, self.grant)

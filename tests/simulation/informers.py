@@ -79,6 +79,8 @@ class Cache:
     touched: dict[Key, float] = field(default_factory=dict)
     """When the silence of these began again although they had not changed."""
     gone: set[str] = field(default_factory=set)
+    removed: dict[str, Pod] = field(default_factory=dict)
+    """``observe.removed_pods``."""
     listed: dict[str, int] = field(default_factory=dict)
     """By kind, the version of its informer's last list."""
 
@@ -102,6 +104,8 @@ class Cache:
             return False
         del self.items[key]
         self.gone.add(old.uid)
+        if key[0] == "pod" and old.value.tells_its_end:
+            self.removed[old.uid] = old.value
         return True
 
 
@@ -186,6 +190,11 @@ class Informers(Client):
         if item is not None and key[0] in ("lease", "round") and key in self.cache.items:
             self.write_outages.lease_written(NAMESPACE, now)
         if self.cache.remove(key, version) if item is None else put(key, item, now):
+            self.news()
+
+    def forget(self, key: Key, uid: str) -> None:
+        """A request of ours has shown that this very object is gone."""
+        if self.cache.remove(key, uid=uid):
             self.news()
 
     def _replace(self, items: dict[Key, Item], version: int, kinds: tuple[str, ...], put: Put) -> None:
@@ -283,7 +292,7 @@ class Informers(Client):
                 self.cache.answered(key, read, self.kernel.now)
             except NotFound:
                 if there is not None:
-                    self.cache.remove(key, uid=there.uid)
+                    self.forget(key, there.uid)
 
     def observe(self, job: Job) -> Observed:
         """The caches joined, as ``ClusterCache.observe`` does it."""
@@ -343,6 +352,7 @@ class Informers(Client):
             ready,
             member_list_round=listed,
             domains=self.domains,
+            removed=self.cache.removed,
         )
 
     def _silence_of(self, key: Key, good: float | None, until: float) -> tuple[float, float | None]:

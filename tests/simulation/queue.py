@@ -109,7 +109,7 @@ class QueueShell:
             except NotFound:
                 if isinstance(change, c.Create):
                     raise
-                operator.cache.remove(key, uid=change.workload.uid)
+                operator.forget(key, change.workload.uid)
             except Conflict:
                 with contextlib.suppress(NotFound):
                     there = yield from operator.send(lambda key=key: operator.api.get(key))  # type: ignore[misc]
@@ -163,7 +163,7 @@ class QueueShell:
         if not workload.deleting:
             yield from self._send(key, delete)
         yield from self._operator.send(let_go)
-        self._operator.cache.remove(key, uid=workload.uid)
+        self._operator.forget(key, workload.uid)
 
     def _there(self, key: Key, workload: Workload, same: bool = False) -> Item:
         item = self._operator.api.get(key)

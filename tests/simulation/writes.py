@@ -87,7 +87,7 @@ class RoundPublisher:
         if there is None or there.value.job_uid == job.uid:
             return there
         yield from informers.send(lambda: informers.api.remove(key, there.uid))
-        informers.cache.remove(key, uid=there.uid)
+        informers.forget(key, there.uid)
         return None
 
     def _put(self, key: Key, value: MemberList | RoundRecord, there: Item | None) -> Script:
@@ -147,9 +147,9 @@ class PodWriter:
                 if left is not None:
                     informers.cache.answered(("pod", action.name), left, informers.kernel.now)
                 else:
-                    informers.cache.remove(("pod", action.name), uid=action.uid)
+                    informers.forget(("pod", action.name), action.uid)
             except (NotFound, Conflict):
-                informers.cache.remove(("pod", action.name), uid=action.uid)
+                informers.forget(("pod", action.name), action.uid)
         elif isinstance(action, PatchPod):
             yield from self._label(action)  # no pod that is played has the gate for members
         elif isinstance(action, DeleteJob):
@@ -162,7 +162,7 @@ class PodWriter:
                 return
             with contextlib.suppress(NotFound, Conflict):
                 yield from informers.send(lambda: informers.api.remove(("lease", action.name), seen.uid))
-            informers.cache.remove(("lease", action.name), uid=seen.uid)
+            informers.forget(("lease", action.name), seen.uid)
 
     def _label(self, action: PatchPod) -> Script:
         """The patch of labels, with a test of the UID."""

@@ -11,6 +11,7 @@ from elasticjob.contract.names import JOB_LABEL
 from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob.contract.reports import ResumedReport, StartsReport
 from elasticjob.contract.text import last_words
+from elasticjob_operator.observe.removed_pods import KEPT_SECONDS, MOST, RemovedPods
 from elasticjob_operator.observe.seen_lease import SeenLease, read_lease
 from elasticjob_operator.observe.seen_pod import read_pod
 from elasticjob_operator.plan.state.model import Exit, Pod
@@ -357,3 +358,28 @@ def test_where_the_state_came_from_is_news() -> None:
     wrong = read(first, report.dump().replace(":7", ":-1"))
     assert wrong.participant.resumed is None
     assert "resumed report: step is -1" in wrong.participant.problem
+
+
+def test_what_a_pod_said_last_is_kept_for_a_while() -> None:
+    """It was seen being evicted, and its object is gone before a pass could write that."""
+    scene = Scene()
+    evicted = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+    scene.pod(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}, status={"conditions": [evicted]})
+    scene.pod("job-1-0")
+    assert not scene.observe().removed, "they are there"
+    for name in ("job-0-0", "job-1-0"):
+        scene.cache.pods.remove("ns", name, f"uid-{name}", scene.tick())
+    assert [(uid, pod.disruption) for uid, pod in scene.observe().removed.items()] == [
+        ("uid-job-0-0", "EvictionByEvictionAPI")
+    ], "the other one says nothing of its end"
+    scene.now += KEPT_SECONDS
+    scene.pod("job-2-0", status={"phase": "Failed", "reason": "Evicted"})
+    scene.cache.pods.remove("ns", "job-2-0", "uid-job-2-0", scene.tick())
+    assert list(scene.observe().removed) == ["uid-job-2-0"]
+
+
+def test_only_the_last_of_the_removed_pods_are_kept() -> None:
+    removed = RemovedPods(lambda: 0.0)
+    for number in range(MOST + 10):
+        removed.add(Pod(f"job-{number}-0", str(number), reason="Evicted"))
+    assert (len(removed.by_uid), next(iter(removed.by_uid))) == (MOST, "10")

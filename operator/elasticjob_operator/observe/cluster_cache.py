@@ -23,6 +23,7 @@ from elasticjob_operator.observe.informer import Informer, Read, read_one
 from elasticjob_operator.observe.known_nodes import KnownNodes
 from elasticjob_operator.observe.lists import PAGE, read_list
 from elasticjob_operator.observe.objects import SeenAccount, SeenNode, T, read_account, read_node
+from elasticjob_operator.observe.removed_pods import RemovedPods
 from elasticjob_operator.observe.seen_lease import SeenLease, read_lease
 from elasticjob_operator.observe.seen_pod import SeenPod, read_pod
 from elasticjob_operator.observe.seen_workload import SeenWorkload, read_workload, workloads_path
@@ -87,6 +88,7 @@ class ClusterCache:
         """The informers whose watch is late."""
         self._on_deleted_nodes: dict[str, None] = {}
         """UIDs of pods that were on a node when its object was deleted. Names of nodes come back."""
+        self._removed = RemovedPods(clock)
         self.pods: Store[SeenPod] = Store(self._pod_changed, clock)
         self.leases: Store[SeenLease] = Store(self._lease_changed, clock, self._lease_written)
         self.nodes: Store[SeenNode] = Store(self._node_changed, clock)
@@ -150,11 +152,9 @@ class ClusterCache:
                 probe.begin()
                 if now - aged > _AGE_SECONDS:
                     aged = now
-                    self.pods.age()
-                    self.leases.age()
-                    self.nodes.age()
-                    self.accounts.age()
-                    self.workloads.age()
+                    stores = (self.pods, self.leases, self.nodes, self.accounts, self.workloads)
+                    for age in (self._removed.age, *(store.age for store in stores)):
+                        age()
         finally:
             await probe.aclose()
 
@@ -240,6 +240,7 @@ class ClusterCache:
             nodes=self._known_nodes.ready if self._nodes.good_since is not None else None,
             domains=self._known_nodes.domains,
             account_made=next((account.made for account in self._accounts_of(job)), None),
+            removed=self._removed.by_uid,
         )
 
     def pods_by_name(self, job: Job) -> dict[str, Pod]:
@@ -419,6 +420,8 @@ class ClusterCache:
         self._pulse_at = now
 
     def _pod_changed(self, pod: SeenPod) -> None:
+        if self.pods.get(pod.namespace, pod.name) is None:
+            self._removed.add(pod.pod)
         self._dirty(pod.namespace, pod.job)
 
     def _lease_changed(self, lease: SeenLease) -> None:

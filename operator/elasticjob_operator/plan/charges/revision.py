@@ -139,7 +139,7 @@ def _came_back(p: Pass, failure: Failure) -> bool:
 
 def _what_became_of(p: Pass, entry: UnaccountedMember) -> Evidence | None:
     """Evidence that a member that was not waited for is lost, and was when its peers' workers failed."""
-    pod = p.pods_by_uid.get(entry.pod_uid)
+    pod, gone = p.pods_by_uid.get(entry.pod_uid), p.observed.removed.get(entry.pod_uid)
     who = f"{entry.pod_name} (group rank {entry.group_rank})"
     away = Evidence(
         Cause.DID_NOT_REJOIN,
@@ -148,12 +148,11 @@ def _what_became_of(p: Pass, entry: UnaccountedMember) -> Evidence | None:
         entry.group_rank,
         pod_uid=entry.pod_uid,
     )
-    if pod is None:
+    last = pod or gone
+    evidence = pod_ends.last_words(p, last, who, away.cause, entry.group_rank) if last is not None else None
+    if evidence is None and pod is None:
         return replace(away, message=f"{away.message}, and its pod is gone")
-    evidence = pod_ends.later_evidence(p, pod, who, Cause.DID_NOT_REJOIN, entry.group_rank)
-    if evidence is None and pod.exit is not None and pod.exit.code != 0 and not pod.deleting:
-        return pod_ends.explain(p, pod, who, entry.group_rank)
-    if evidence is None and p.is_replaced(pod):
+    if evidence is None and pod is not None and p.is_replaced(pod):
         return replace(away, node_name=pod.node)
     return evidence
 

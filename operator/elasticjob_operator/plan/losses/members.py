@@ -398,7 +398,7 @@ def _after_success(case: _Case) -> Verdict:
 def _vanished(case: _Case) -> Evidence:
     """The pod is the job's no more.
 
-    The pod's object is gone, and with it what it said last; the node may still say something.
+    The pod's object is gone. What it said last counts where that was seen; the node may say something, too.
 
     A pod that fails stays. One that is gone from a node that is well was deleted, and the end of its grace
     period came while no operator looked; where another controller creates the pods, it may have removed a
@@ -411,6 +411,10 @@ def _vanished(case: _Case) -> Evidence:
             Cause.POD_DELETED,
             f"{who} no longer belongs to the job: its owner reference was changed or removed",
         )
+    gone = p.observed.removed.get(member.pod_uid)
+    told = pod_ends.last_words(p, gone, who, Cause.POD_LOST, member.group_rank) if gone is not None else None
+    if told is not None:
+        return told
     if member.node_name and p.observed.nodes is not None and member.node_name not in p.observed.nodes:
         text = f"{who} was lost: its pod is gone, and {node_words(member.node_name)} is gone or not ready"
         return replace(case.evidence(Cause.NODE_LOST, text), reasons=("NodeLost",))

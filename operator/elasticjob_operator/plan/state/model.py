@@ -279,6 +279,11 @@ class Pod:
         """Whether its training container has ended with exit code 0."""
         return self.exit is not None and self.exit.code == 0
 
+    @property
+    def tells_its_end(self) -> bool:
+        """Whether it says what takes it away, or how it has failed."""
+        return bool(self.disruption or self.reason or (self.exit is not None and self.exit.code))
+
 
 @dataclass(frozen=True)
 class Participant:
@@ -327,7 +332,8 @@ class Observed:
     pods run one worker although they may have more GPUs (``accelerators``). ``account_made``: when the
     job's own service account was made, by the API server's clock; None where there is none, or it can't be
     seen. ``domains``: where each node, by name, is in the network, from coarse to fine (``label=value``, or
-    ""). ``fixed_gang``: how many pods the job's PodGroup gathers, where that can no longer be changed."""
+    ""). ``fixed_gang``: how many pods the job's PodGroup gathers, where that can no longer be changed.
+    ``removed`` are pods that are gone, by UID, as they were last seen, also of other jobs."""
 
     pods: tuple[Pod, ...] = ()
     leases: Mapping[str, Participant] = field(default_factory=dict)
@@ -341,6 +347,7 @@ class Observed:
     account_made: datetime | None = None
     domains: Mapping[str, Domains] = field(default_factory=dict)
     fixed_gang: int | None = None
+    removed: Mapping[str, Pod] = field(default_factory=dict)
 
     @cached_property
     def rejected_pods(self) -> frozenset[str]:
