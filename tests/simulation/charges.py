@@ -129,7 +129,8 @@ class Charges:
             ended_at = self._past.closed.get(uid, float("inf"))
             too_soon = SCALING in allowed or self._past.restarts_in_place or ended_at < late
             too_soon = too_soon or self._past.deaf(since, late, "pods", "leases", "nodes")
-            if any((who, key) in self._past.unheard - self._past.heard for who in known.uids):
+            given_up = self._past.unheard - self._past.heard
+            if any(word.uid in known.uids and word.round == key for word in given_up):
                 allowed.add(INFRASTRUCTURE)  # whatever it has to say of the end, it is given up before
             if key in self._past.missed:
                 allowed.add(INFRASTRUCTURE)  # of a member that is cut off there is the same evidence

@@ -18,7 +18,7 @@ from tests.simulation.api import JOB_KEY, ROUND_KEY, Item, Key
 from tests.simulation.charges import Charges, a_notice_may_be_repeated
 from tests.simulation.informers import JobValue
 from tests.simulation.pace import Pace
-from tests.simulation.past import Past, Published
+from tests.simulation.past import Past, Published, Word
 from tests.simulation.truth import Incident, RoundKey, Truth
 from tests.simulation.violation import Violation, violated
 
@@ -89,8 +89,7 @@ class Oracle:
                 at = self._now()
             self.announced[item.value.holder] = at, item.value.record
             self.spoken[item.value.holder] = self._now()
-            last = (item.value.record.from_job_uid, item.value.record.from_round)
-            self.past.heard.add((item.value.holder, last))
+            self.past.heard.add(Word.of(item.value.holder, item.value.record))
         if key == JOB_KEY:
             value: JobValue = item.value
             same = old is not None and old.uid == item.uid

@@ -7,12 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from elasticjob.contract.participant_record import AnnouncedState, ParticipantRecord
 from tests.simulation.api import DEAD_SECONDS
 from tests.simulation.truth import RoundKey
 
 SLACK_SECONDS = 60.0
 """How long before a round's first moment its end may have begun, if operators hear of it."""
+
+
+class Word(NamedTuple):
+    """The pod of this UID comes from a round, or has finished it, which its next torchrun does not know."""
+
+    uid: str
+    round: RoundKey
+    finished: bool
+
+    @classmethod
+    def of(cls, uid: str, record: ParticipantRecord) -> Word:
+        """What this record says."""
+        finished = record.state == AnnouncedState.SUCCEEDED.value
+        return cls(uid, (record.from_job_uid, record.from_round), finished)
 
 
 @dataclass
@@ -52,9 +68,9 @@ class Past:
         """By job UID, when it ended."""
         self.died_in_round: dict[str, Published] = {}
         """By UID, the agents that ended while their workers ran, before there was another round."""
-        self.unheard: set[tuple[str, RoundKey]] = set()
-        """Pods (by UID) that have tried in vain to say that they come from a round, or have finished it,"""
-        self.heard: set[tuple[str, RoundKey]] = set()
+        self.unheard: set[Word] = set()
+        """What pods have tried in vain to say: that they come from a round, or have finished it,"""
+        self.heard: set[Word] = set()
         """and those that have said so."""
         self.missed: set[RoundKey] = set()
         """Rounds that a member had left by itself, whose leader missed it before its word was written."""

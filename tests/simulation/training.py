@@ -10,6 +10,7 @@ from tests.simulation.cluster import Cluster
 from tests.simulation.ground import After, Behaviour, Steps, WorkerEnd
 from tests.simulation.kernel import Kernel
 from tests.simulation.oracle import Oracle
+from tests.simulation.past import Word
 from tests.simulation.traits import Traits
 from tests.simulation.truth import RoundKey
 
@@ -103,14 +104,14 @@ class Training:
         if record is not None and (
             agent.core.membership is None or record.state == AnnouncedState.SUCCEEDED.value
         ):
-            self.oracle.past.unheard.add((agent.uid, (record.from_job_uid, record.from_round)))
+            self.oracle.past.unheard.add(Word.of(agent.uid, record))
 
     def missed(self, membership: Membership) -> None:
         """See ``Ground``."""
         key = (membership.job_uid, membership.number)
         said = [(a.uid, a.core.announced) for a in self.agents() if a.in_round is None]
-        left = {(uid, (r.from_job_uid, r.from_round)) for uid, r in said if r is not None}
-        if any(one[1] == key for one in left - self.oracle.past.heard):
+        left = {Word.of(uid, record) for uid, record in said if record is not None}
+        if any(word.round == key for word in left - self.oracle.past.heard):
             self.oracle.past.missed.add(key)
 
     def knows(self, agent: Agent) -> bool:
