@@ -46,6 +46,9 @@ from tests.simulation.workload import Workload
 HANGING: dict[str, tuple[type, ...]] = {"make": (CreatePod,), "delete": (DeletePod,)}
 """What a pass begins and does not wait for, where the API server answers after the time limit."""
 
+HEARD_AGAIN_SECONDS = 2.0
+"""How long after a light disturbance heartbeats are heard again."""
+
 
 class World(Training):
     """One job on some nodes, with one operator. Everything is drawn from the seed, unless ``spec`` and
@@ -95,6 +98,8 @@ class World(Training):
         self.cluster.owner_is_there = lambda pod: pod.uid.partition("-")[0] in (self.job_uid, "other")
         self._by_address = {}
         self._shaken: set[str] = set()
+        self._shaken_until = 0.0
+        """When the last of the light disturbances is over: at both ends of a path one may follow another."""
         self._gone = {}
         self.mended = False
         self._jobs = 0
@@ -251,16 +256,21 @@ class World(Training):
         self.kernel.after(seconds, unless_mended)
 
     def disturb(
-        self, what: str, *uids: str, lightly: bool = False, accounts: tuple[str, ...] = (INFRASTRUCTURE,)
+        self, what: str, *uids: str, lightly: float = 0.0, accounts: tuple[str, ...] = (INFRASTRUCTURE,)
     ) -> None:
-        """Say what is done, and to what; agents that send heartbeats look up. ``lightly``: not for long
-        enough to break a round that is established. ``accounts``: those that may bear it."""
+        """Say what is done, and to what; agents that send heartbeats look up. ``lightly``: for so many
+        seconds, which by themselves are not enough to break a round that is established; 0 if they may be.
+        ``accounts``: those that may bear it."""
         self.kernel.say(f"** {what}")
         self.oracle.pace.fault()
+        goes_on = self.kernel.now < self._shaken_until + HEARD_AGAIN_SECONDS
         for uid in uids:
-            self.oracle.happens(uid, *accounts, lightly=lightly and uid not in self._shaken)
+            self.oracle.happens(
+                uid, *accounts, lightly=lightly > 0 and not goes_on and uid not in self._shaken
+            )
             if lightly:
                 self._shaken.add(uid)  # the next one may be too much
+        self._shaken_until = max(self._shaken_until, self.kernel.now + lightly if lightly else 0.0)
         self.look()
 
     def plan(self, what: str, minimum_raised: bool = False) -> None:
