@@ -31,9 +31,14 @@ else
 	@$(BIN)/pytest $(ARGS)
 endif
 
-test-slow: $(READY) controlplane ## the tests that make test leaves out: minutes each, or variants (45 minutes)
-	@$(BIN)/pytest -m slow $(ARGS)
+test-slow: $(READY) controlplane ## the tests that make test leaves out: minutes each, or variants (an hour)
+ifeq ($(ARGS),)
+	@$(BIN)/pytest -n 2 -m slow tests/unit tests/scenarios tests/simulation tests/peers tests/memory
+	@$(BIN)/pytest -m slow tests/integration tests/conformance tests/chart tests/e2e tests/chaos
 	@$(BIN)/pytest -m slow devcluster/tests
+else
+	@$(BIN)/pytest -m slow $(ARGS)
+endif
 
 test-guides: $(READY) controlplane ## the guides' scripts with the real libraries, which get an environment of their own (15 minutes; needs g++)
 	@$(BIN)/pytest tests/guides $(ARGS)
