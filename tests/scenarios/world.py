@@ -17,6 +17,7 @@ from elasticjob.core import participant
 from elasticjob.rounds.topology import Domains
 from elasticjob.rounds.waits import Wait, WaitKey
 from elasticjob_operator.act.job_state import Renewals
+from elasticjob_operator.observe.removed_pods import tells_its_end
 from elasticjob_operator.plan.planner import plan, plan_without_status_write
 from elasticjob_operator.plan.queue.grants import granted
 from elasticjob_operator.plan.state import status_json
@@ -205,7 +206,7 @@ class World(
         """Pod objects vanish."""
         for name in names:
             gone = self.pods.pop(name)
-            if gone.tells_its_end:
+            if tells_its_end(gone):
                 self.removed[gone.uid] = gone
 
     def do_account(self) -> None:

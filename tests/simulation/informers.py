@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from elasticjob.contract.round_record import RoundRecord
 from elasticjob.rounds.state import RENEWED_WITHIN_SECONDS
 from elasticjob.rounds.topology import Domains
+from elasticjob_operator.observe.removed_pods import tells_its_end
 from elasticjob_operator.observe.write_outages import WriteOutages
 from elasticjob_operator.plan.state.model import Job, Observed, Participant, Pod
 from elasticjob_operator.plan.state.status import JobStatus
@@ -104,7 +105,7 @@ class Cache:
             return False
         del self.items[key]
         self.gone.add(old.uid)
-        if key[0] == "pod" and old.value.tells_its_end:
+        if key[0] == "pod" and tells_its_end(old.value):
             self.removed[old.uid] = old.value
         return True
 

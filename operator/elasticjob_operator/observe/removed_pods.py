@@ -17,6 +17,11 @@ MOST = 2_000
 """How many are kept: some megabytes."""
 
 
+def tells_its_end(pod: Pod) -> bool:
+    """Whether the pod says what takes it away, or how it has failed."""
+    return bool(pod.disruption or pod.reason or (pod.exit is not None and not pod.exited_well))
+
+
 class RemovedPods:
     """See the module."""
 
@@ -27,7 +32,7 @@ class RemovedPods:
 
     def add(self, pod: Pod) -> None:
         """This pod has gone."""
-        if pod.tells_its_end and pod.uid not in self.by_uid:
+        if tells_its_end(pod) and pod.uid not in self.by_uid:
             self.by_uid[pod.uid] = pod
             self._until.append((self._clock() + KEPT_SECONDS, pod.uid))
             self.age()

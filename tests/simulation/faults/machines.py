@@ -55,9 +55,7 @@ def freeze_agent(w: World) -> None:
     agent = _agent(w)
     if agent is not None and not agent.frozen:
         seconds = w.kernel.rng.choice((1.0, 5.0, 12.0, 35.0, 120.0))
-        w.disturb(
-            f"{agent.name} is frozen for {seconds:.0f} s", agent.uid, lightly=seconds if seconds < 29 else 0
-        )
+        w.disturb(f"{agent.name} is frozen for {seconds:.0f} s", agent.uid, lightly=_if_below(29, seconds))
         agent.freeze()
         w.later(seconds, _thaw, w, agent)
 
@@ -110,9 +108,7 @@ def freeze_node(w: World) -> None:
     if node.frozen or not node.power:
         return
     seconds = w.kernel.rng.choice((3.0, 15.0, 60.0))
-    w.disturb(
-        f"{node.name} is frozen for {seconds:.0f} s", *_on(w, node), lightly=seconds if seconds < 9 else 0
-    )
+    w.disturb(f"{node.name} is frozen for {seconds:.0f} s", *_on(w, node), lightly=_if_below(9, seconds))
     node.frozen = True
     for agent in w.running():
         if agent.pod.node == node.name:
@@ -138,7 +134,7 @@ def cut_node(w: World) -> None:
     which = w.kernel.rng.choice(("api", "peers", "both"))
     seconds = w.kernel.rng.choice((2.0, 8.0, 20.0, 100.0))
     # A path to the API server alone takes nothing from a running round, until its node is NotReady, too.
-    lightly = seconds if seconds < (30 if which == "api" else 9) else 0
+    lightly = _if_below(30 if which == "api" else 9, seconds)
     w.disturb(f"{node.name} is cut off ({which}) for {seconds:.0f} s", *_on(w, node), lightly=lightly)
     if which in ("api", "both"):
         node.api = False
@@ -168,6 +164,11 @@ def _mend_later(w: World, node: Node, seconds: float) -> None:
     w.later(seconds, _mend_node, w, node)
 
 
+def _if_below(limit: float, seconds: float) -> float:
+    """``lightly`` of ``disturb``: these seconds, or 0 if they may end a round."""
+    return seconds if seconds < limit else 0.0
+
+
 def _still_cut(w: World, node: Node) -> None:
     if not (node.api and node.peers):
         for uid in _on(w, node):
@@ -189,7 +190,7 @@ def sever_pair(w: World) -> None:
     one, other = w.kernel.rng.sample(running, 2)
     seconds = w.kernel.rng.choice((3.0, 20.0, 60.0))
     what = f"{one.name} and {other.name} can't reach each other for {seconds:.0f} s"
-    w.disturb(what, one.uid, other.uid, lightly=seconds if seconds < 9 else 0)
+    w.disturb(what, one.uid, other.uid, lightly=_if_below(9, seconds))
     w.cluster.severed.add((one.uid, other.uid))
     w.later(seconds, _join_pair, w, one, other)
 

@@ -139,7 +139,7 @@ def _came_back(p: Pass, failure: Failure) -> bool:
 
 def _what_became_of(p: Pass, entry: UnaccountedMember) -> Evidence | None:
     """Evidence that a member that was not waited for is lost, and was when its peers' workers failed."""
-    pod, gone = p.pods_by_uid.get(entry.pod_uid), p.observed.removed.get(entry.pod_uid)
+    pod = p.last_seen(entry.pod_uid)
     who = f"{entry.pod_name} (group rank {entry.group_rank})"
     away = Evidence(
         Cause.DID_NOT_REJOIN,
@@ -148,13 +148,12 @@ def _what_became_of(p: Pass, entry: UnaccountedMember) -> Evidence | None:
         entry.group_rank,
         pod_uid=entry.pod_uid,
     )
-    last = pod or gone
-    evidence = pod_ends.last_words(p, last, who, away.cause, entry.group_rank) if last is not None else None
-    if evidence is None and pod is None:
+    evidence = pod_ends.final_evidence(p, pod, who, away.cause, entry.group_rank) if pod is not None else None
+    if evidence is not None:
+        return evidence
+    if pod is None or entry.pod_uid not in p.pods_by_uid:
         return replace(away, message=f"{away.message}, and its pod is gone")
-    if evidence is None and pod is not None and p.is_replaced(pod):
-        return replace(away, node_name=pod.node)
-    return evidence
+    return replace(away, node_name=pod.node) if p.is_replaced(pod) else None
 
 
 def _later_evidence(p: Pass, failure: Failure, charge: Charge) -> list[Evidence]:

@@ -411,10 +411,11 @@ def _vanished(case: _Case) -> Evidence:
             Cause.POD_DELETED,
             f"{who} no longer belongs to the job: its owner reference was changed or removed",
         )
-    gone = p.observed.removed.get(member.pod_uid)
-    told = pod_ends.last_words(p, gone, who, Cause.POD_LOST, member.group_rank) if gone is not None else None
-    if told is not None:
-        return told
+    gone = p.last_seen(member.pod_uid)
+    if gone is not None:
+        found = pod_ends.final_evidence(p, gone, who, Cause.POD_LOST, member.group_rank)
+        if found is not None:
+            return found
     if member.node_name and p.observed.nodes is not None and member.node_name not in p.observed.nodes:
         text = f"{who} was lost: its pod is gone, and {node_words(member.node_name)} is gone or not ready"
         return replace(case.evidence(Cause.NODE_LOST, text), reasons=("NodeLost",))

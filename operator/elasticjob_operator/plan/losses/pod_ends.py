@@ -150,7 +150,7 @@ def later_evidence(p: Pass, pod: Pod, who: str, cause: str, group_rank: int | No
     return None
 
 
-def last_words(p: Pass, pod: Pod, who: str, cause: str, group_rank: int | None = None) -> Evidence | None:
+def final_evidence(p: Pass, pod: Pod, who: str, cause: str, group_rank: int | None = None) -> Evidence | None:
     """``later_evidence``, or that the pod failed by itself: not one that was asked to end."""
     found = later_evidence(p, pod, who, cause, group_rank)
     if found is None and pod.exit is not None and pod.exit.code != 0 and not pod.deleting:

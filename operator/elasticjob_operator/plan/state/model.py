@@ -279,11 +279,6 @@ class Pod:
         """Whether its training container has ended with exit code 0."""
         return self.exit is not None and self.exit.code == 0
 
-    @property
-    def tells_its_end(self) -> bool:
-        """Whether it says what takes it away, or how it has failed."""
-        return bool(self.disruption or self.reason or (self.exit is not None and self.exit.code))
-
 
 @dataclass(frozen=True)
 class Participant:
@@ -330,10 +325,9 @@ class Observed:
     many participants of all jobs wait for a round, and ``renew_seconds`` the interval at which this job's
     renew their Leases meanwhile: the longest that any of them may still go by. ``uncounted`` says that
     pods run one worker although they may have more GPUs (``accelerators``). ``account_made``: when the
-    job's own service account was made, by the API server's clock; None where there is none, or it can't be
-    seen. ``domains``: where each node, by name, is in the network, from coarse to fine (``label=value``, or
-    ""). ``fixed_gang``: how many pods the job's PodGroup gathers, where that can no longer be changed.
-    ``removed`` are pods that are gone, by UID, as they were last seen, also of other jobs."""
+    job's own service account was made, by the API server's clock; None without one, or if it can't be seen.
+    ``domains``: where each node is in the network, coarse to fine (``label=value``, or ""). ``fixed_gang``:
+    how many pods its PodGroup gathers, once that is fixed. ``removed``: gone pods of any job, by UID."""
 
     pods: tuple[Pod, ...] = ()
     leases: Mapping[str, Participant] = field(default_factory=dict)

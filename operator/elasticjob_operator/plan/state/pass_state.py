@@ -150,6 +150,10 @@ class Pass:
         lease = self.observed.leases.get(pod.name)
         return lease if lease is not None and lease.holder == pod.uid else None
 
+    def last_seen(self, uid: str) -> Pod | None:
+        """The pod with this UID, or what is known of it if it is gone."""
+        return self.pods_by_uid.get(uid) or self.observed.removed.get(uid)
+
     def lease_of(self, uid: str) -> Participant | None:
         """The Lease of the pod with this UID, if it is there and held by it."""
         pod = self.pods_by_uid.get(uid)
