@@ -8,6 +8,7 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from glob import has_magic
 from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
@@ -125,7 +126,8 @@ class Remote:
     """A file system of fsspec, mostly an object store, where one PUT makes a whole object. In others a file
     may be read while it is written.
 
-    It raises OSErrors in place of what the package behind fsspec raises.
+    It raises OSErrors in place of what the package behind fsspec raises. It takes each path as it is:
+    to fsspec's ``rm`` and ``mv``, ``layers=[64,64]`` is a pattern, and they would remove ``layers=6``.
     """
 
     def __init__(self, filesystem: Any) -> None:
@@ -189,12 +191,31 @@ class Remote:
 
     def rename(self, old: str, new: str) -> None:
         with _os_errors(new):
-            self._files.mv(old, new)
+            if not has_magic(old):
+                self._files.mv(old, new)
+                return
+            try:
+                self._files.cp_file(old, new)
+            except NotImplementedError:
+                self._files.mv(old, new)  # sftp and smb cannot copy, and rename a path as it is
+            else:
+                self._files.rm_file(old)
 
     def remove(self, path: str) -> None:
         with suppress(FileNotFoundError), _os_errors(path):
             self._files.invalidate_cache()
-            self._files.rm(path, recursive=True)
+            if not has_magic(path):
+                self._files.rm(path, recursive=True)
+                return
+            folders = []
+            for name, entry in self._files.find(path, withdirs=True, detail=True).items():
+                if entry.get("type") == "directory":
+                    folders.append(name)
+                else:
+                    self._files.rm_file(name)
+            for folder in sorted(folders, reverse=True):
+                with suppress(FileNotFoundError):  # object stores have none
+                    self._files.rmdir(folder)
 
 
 @contextmanager
