@@ -17,7 +17,7 @@ from elasticjob.core import participant
 from elasticjob.rounds.topology import Domains
 from elasticjob.rounds.waits import Wait, WaitKey
 from elasticjob_operator.act.job_state import Renewals
-from elasticjob_operator.observe.removed_pods import tells_its_end
+from elasticjob_operator.observe.removed_pods import kept
 from elasticjob_operator.plan.planner import plan, plan_without_status_write
 from elasticjob_operator.plan.queue.grants import granted
 from elasticjob_operator.plan.state import status_json
@@ -205,9 +205,9 @@ class World(
     def do_gone(self, *names: str) -> None:
         """Pod objects vanish."""
         for name in names:
-            gone = self.pods.pop(name)
-            if tells_its_end(gone):
-                self.removed[gone.uid] = gone
+            said = kept(self.pods.pop(name))
+            if said is not None:
+                self.removed[said.uid] = said
 
     def do_account(self) -> None:
         """The job's service account is deleted and made again."""

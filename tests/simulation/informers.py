@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from elasticjob.contract.round_record import RoundRecord
 from elasticjob.rounds.state import RENEWED_WITHIN_SECONDS
 from elasticjob.rounds.topology import Domains
-from elasticjob_operator.observe.removed_pods import tells_its_end
+from elasticjob_operator.observe.removed_pods import kept
 from elasticjob_operator.observe.write_outages import WriteOutages
 from elasticjob_operator.plan.state.model import Job, Observed, Participant, Pod
 from elasticjob_operator.plan.state.status import JobStatus
@@ -90,6 +90,8 @@ class Cache:
         old = self.items.get(key)
         if (old is not None and item.version <= old.version) or item.uid in self.gone:
             return False
+        if old is not None and old.uid != item.uid:
+            self.remove(key, uid=old.uid)
         self.items[key] = item
         self.changed[key] = now
         return old is None or (old.value, old.uid) != (item.value, item.uid)
@@ -105,8 +107,9 @@ class Cache:
             return False
         del self.items[key]
         self.gone.add(old.uid)
-        if key[0] == "pod" and tells_its_end(old.value):
-            self.removed[old.uid] = old.value
+        said = kept(old.value) if key[0] == "pod" else None
+        if said is not None:
+            self.removed[old.uid] = said
         return True
 
 

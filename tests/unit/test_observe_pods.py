@@ -74,6 +74,10 @@ def test_a_mark_that_the_agent_has_outlived_says_nothing_of_its_end(oom_kills: i
     ended = status("main", terminated={"exitCode": 137, "reason": "OOMKilled"})
     scene.pod(status={"phase": "Failed", "containerStatuses": [ended]})
     assert scene.only().exit == Exit(137, reason)
+    scene.cache.pods.remove("ns", "job-0-0", "uid-job-0-0", scene.tick())
+    assert [pod.exit for pod in scene.observe().removed.values()] == [Exit(137, reason)], (
+        "nor once it is gone"
+    )
 
 
 def test_the_end_of_a_container_s_log_and_when_that_was() -> None:
@@ -378,8 +382,30 @@ def test_what_a_pod_said_last_is_kept_for_a_while() -> None:
     assert list(scene.observe().removed) == ["uid-job-2-0"]
 
 
+def test_a_pod_that_a_list_shows_as_made_again_has_gone() -> None:
+    """The list comes before the watch tells that the first pod was deleted, and that is then no news."""
+    scene = Scene()
+    scene.pod(status={"phase": "Failed", "reason": "Evicted"})
+    scene.pod(metadata={"uid": "another", "resourceVersion": str(scene.tick())})
+    scene.cache.pods.remove("ns", "job-0-0", "uid-job-0-0", scene.tick())
+    assert [pod.uid for pod in scene.observe().pods] == ["another"]
+    assert list(scene.observe().removed) == ["uid-job-0-0"]
+
+
 def test_only_the_last_of_the_removed_pods_are_kept() -> None:
     removed = RemovedPods(lambda: 0.0)
     for number in range(MOST + 10):
-        removed.add(Pod(f"job-{number}-0", str(number), reason="Evicted"))
+        removed.add("ns", Pod(f"job-{number}-0", str(number), reason="Evicted"))
     assert (len(removed.by_uid), next(iter(removed.by_uid))) == (MOST, "10")
+
+
+def test_who_has_most_of_the_removed_pods_displaces_its_own_alone() -> None:
+    removed = RemovedPods(lambda: 0.0)
+    theirs = [f"theirs-{number}" for number in range(10)]
+    for uid in theirs:
+        removed.add("theirs", Pod(uid, uid, reason="Evicted", avoids=("node",) * 100))
+    for number in range(2 * MOST):
+        removed.add("flood", Pod("flood", str(number), reason="Evicted"))
+    assert list(removed.by_uid)[:10] == theirs
+    assert removed.by_uid[theirs[0]].avoids == (), "only what tells its end is kept"
+    assert len(removed.by_uid) == MOST

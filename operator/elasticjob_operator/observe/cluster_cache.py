@@ -25,12 +25,12 @@ from elasticjob_operator.observe.lists import PAGE, read_list
 from elasticjob_operator.observe.objects import SeenAccount, SeenNode, T, read_account, read_node
 from elasticjob_operator.observe.removed_pods import RemovedPods
 from elasticjob_operator.observe.seen_lease import SeenLease, read_lease
-from elasticjob_operator.observe.seen_pod import SeenPod, read_pod
+from elasticjob_operator.observe.seen_pod import SeenPod, read_pod, without_old_mark
 from elasticjob_operator.observe.seen_workload import SeenWorkload, read_workload, workloads_path
 from elasticjob_operator.observe.store import Store
 from elasticjob_operator.observe.write_outage_probe import WriteOutageProbe
 from elasticjob_operator.plan.queue.workloads import Workload
-from elasticjob_operator.plan.state.model import OOM_KILLED, Job, Observed, Participant, Pod
+from elasticjob_operator.plan.state.model import Job, Observed, Participant, Pod
 
 Dirty = Callable[[str, str], None]
 """Called with (namespace, job) when something about that job is new."""
@@ -233,7 +233,7 @@ class ClusterCache:
                 participants[name] = self._participant(lease, good_since, until, now)
         return Observed(
             pods=tuple(
-                _without_old_mark(self._pod(pods[name], job.uid, templated), participants.get(name))
+                without_old_mark(self._pod(pods[name], job.uid, templated), participants.get(name))
                 for name in sorted(pods)
             ),
             leases=participants,
@@ -421,7 +421,9 @@ class ClusterCache:
 
     def _pod_changed(self, pod: SeenPod) -> None:
         if self.pods.get(pod.namespace, pod.name) is None:
-            self._removed.add(pod.pod)
+            lease = self.leases.get(pod.namespace, pod.name)
+            last = without_old_mark(pod.pod, lease.participant if lease is not None else None)
+            self._removed.add(pod.namespace, last)
         self._dirty(pod.namespace, pod.job)
 
     def _lease_changed(self, lease: SeenLease) -> None:
@@ -460,18 +462,6 @@ def _notice(node: SeenNode, pod: SeenPod) -> str:
         if not any(toleration.covers(taint) for toleration in pod.tolerations):
             return taint.key
     return ""
-
-
-def _without_old_mark(pod: Pod, participant: Participant | None) -> Pod:
-    """Ignore an old mark of an OOM kill: containerd keeps it for the life of a container of which any process
-    was killed. If the agent of the container has outlived the kill, and says so, the mark is not why the
-    container ended."""
-    if pod.exit is None or pod.exit.reason != OOM_KILLED:
-        return pod
-    record = participant.record if participant is not None and participant.holder == pod.uid else None
-    if record is None or not record.oom_kills:
-        return pod
-    return replace(pod, exit=replace(pod.exit, reason="Error"))
 
 
 async def _read_list_of(

@@ -8,18 +8,31 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from elasticjob_operator.plan.state.model import Pod
 
 KEPT_SECONDS = 600.0
 """How long each is kept: longer than most outages of writes."""
 MOST = 2_000
-"""How many are kept: some megabytes."""
+"""How many are kept, of about 2 KB each. If there are more, the oldest of the namespace that has the most is
+forgotten, so that no tenant displaces what is known of others."""
 
 
-def tells_its_end(pod: Pod) -> bool:
-    """Whether the pod says what takes it away, or how it has failed."""
-    return bool(pod.disruption or pod.reason or (pod.exit is not None and not pod.exited_well))
+def kept(pod: Pod) -> Pod | None:
+    """What is kept of a pod that is gone; None if it said neither what took it away nor how it has failed."""
+    if not (pod.disruption or pod.reason or (pod.exit is not None and not pod.exited_well)):
+        return None
+    carried_out = bool(pod.disruption) and pod.exit is None  # the deletion that the condition announces
+    return replace(
+        pod,
+        deleting=pod.deleting or carried_out,
+        avoids=(),
+        labels=(),
+        waiting="",
+        unschedulable="",
+        group="",
+    )
 
 
 class RemovedPods:
@@ -27,18 +40,29 @@ class RemovedPods:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._until: deque[tuple[float, str]] = deque()
+        self._until: dict[str, deque[tuple[float, str]]] = {}
         self.by_uid: dict[str, Pod] = {}
 
-    def add(self, pod: Pod) -> None:
+    def add(self, namespace: str, pod: Pod) -> None:
         """This pod has gone."""
-        if tells_its_end(pod) and pod.uid not in self.by_uid:
-            self.by_uid[pod.uid] = pod
-            self._until.append((self._clock() + KEPT_SECONDS, pod.uid))
-            self.age()
+        said = kept(pod)
+        if said is None or pod.uid in self.by_uid:
+            return
+        self.age()
+        self.by_uid[pod.uid] = said
+        self._until.setdefault(namespace, deque()).append((self._clock() + KEPT_SECONDS, pod.uid))
+        if len(self.by_uid) > MOST:
+            self._forget_first(max(self._until, key=lambda one: len(self._until[one])))
 
     def age(self) -> None:
         """Call it about once a minute: those that have been kept for long enough are forgotten."""
         now = self._clock()
-        while self._until and (self._until[0][0] <= now or len(self._until) > MOST):
-            del self.by_uid[self._until.popleft()[1]]
+        for namespace in list(self._until):
+            while namespace in self._until and self._until[namespace][0][0] <= now:
+                self._forget_first(namespace)
+
+    def _forget_first(self, namespace: str) -> None:
+        theirs = self._until[namespace]
+        del self.by_uid[theirs.popleft()[1]]
+        if not theirs:
+            del self._until[namespace]

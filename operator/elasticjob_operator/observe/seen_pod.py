@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -32,7 +32,7 @@ from elasticjob_operator.observe.fields import (
     version_of,
 )
 from elasticjob_operator.observe.objects import UNREACHABLE_TAINT, Seen, Taint
-from elasticjob_operator.plan.state.model import OOM_KILLED, Exit, Pod
+from elasticjob_operator.plan.state.model import OOM_KILLED, Exit, Participant, Pod
 from elasticjob_operator.plan.template.containers import training_container
 from elasticjob_operator.plan.template.pod_group import COSCHEDULING_LABEL, VOLCANO_ANNOTATION
 
@@ -295,3 +295,15 @@ def _first_index(labels: Mapping[str, Any], *names: str) -> int | None:
         if text.isascii() and text.isdigit() and int(text[:9]) < _MAX_INDEX:
             return int(text[:9])
     return None
+
+
+def without_old_mark(pod: Pod, participant: Participant | None) -> Pod:
+    """Ignore an old mark of an OOM kill: containerd keeps it for the life of a container of which any process
+    was killed. If the agent of the container has outlived the kill, and says so, the mark is not why the
+    container ended."""
+    if pod.exit is None or pod.exit.reason != OOM_KILLED:
+        return pod
+    record = participant.record if participant is not None and participant.holder == pod.uid else None
+    if record is None or not record.oom_kills:
+        return pod
+    return replace(pod, exit=replace(pod.exit, reason="Error"))

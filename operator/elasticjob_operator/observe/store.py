@@ -79,12 +79,14 @@ class Store(Generic[T]):
             return
         if item.version <= self._gone.version(item.uid):
             return
+        if old is not None and old.uid != item.uid:
+            self.remove(*key, old.uid)
         self._gone.forget(item.uid)
         self._items[key] = item
         self._put[key] = self._clock()
         if old is not None and self._written is not None:
             self._written(item)
-        if old is not None and old.job != item.job:
+        if old is not None and old.uid == item.uid and old.job != item.job:
             self._leave(old)
             self._changed(old)
         self._jobs.setdefault((item.namespace, item.job), {})[item.name] = item

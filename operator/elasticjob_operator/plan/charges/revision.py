@@ -23,7 +23,7 @@ from elasticjob_operator.plan.charges import failure_rules
 from elasticjob_operator.plan.charges.charging import cut, enforce, failure_of, mark_charged
 from elasticjob_operator.plan.losses import excluded_nodes, failure_reports, pod_ends
 from elasticjob_operator.plan.state.evidence import NEVER_CHARGED, Evidence, explains_more
-from elasticjob_operator.plan.state.model import Rule
+from elasticjob_operator.plan.state.model import Pod, Rule
 from elasticjob_operator.plan.state.pass_state import Pass
 from elasticjob_operator.plan.state.restart_accounts import Account, Charge
 from elasticjob_operator.plan.state.status import Failure, RoundEnd, UnaccountedMember
@@ -37,6 +37,9 @@ RESTART_SECONDS = 5.0
 it is the end of another."""
 
 MAX_UNACCOUNTED = 20
+
+_LIVES_ON = frozenset({Cause.HANG, Cause.WORKER_FAILED, Cause.POD_RESTARTED})
+"""Causes that leave the pod of the root failure in place: it joins the next round."""
 
 
 def revise(p: Pass, evidence: Sequence[Evidence] = ()) -> str:
@@ -159,7 +162,7 @@ def _what_became_of(p: Pass, entry: UnaccountedMember) -> Evidence | None:
 def _later_evidence(p: Pass, failure: Failure, charge: Charge) -> list[Evidence]:
     """The evidence on the root failure that has come since."""
     found = []
-    pod = p.pods_by_uid.get(failure.pod_uid)
+    pod = _pod_of_root(p, failure, charge)
     who = (
         failure.pod_name
         if failure.group_rank is None
@@ -175,6 +178,16 @@ def _later_evidence(p: Pass, failure: Failure, charge: Charge) -> list[Evidence]
     if charge.cause == Cause.WORKER_FAILED and failure.round is not None:
         found.append(_earlier_failure(p, failure, failure.round))
     return [evidence for evidence in found if evidence is not None]
+
+
+def _pod_of_root(p: Pass, failure: Failure, charge: Charge) -> Pod | None:
+    """The pod of the root failure. One that is gone, and its Lease with it, counts unless it may have been in
+    the round that has formed since: what took it away is then of that round."""
+    uid = failure.pod_uid
+    later = failure.round != p.round.number
+    if later and (charge.cause in _LIVES_ON or uid in p.status.member_uids):
+        return p.pods_by_uid.get(uid)
+    return p.last_seen(uid)
 
 
 def _report_of(p: Pass, failure: Failure) -> int | None:
