@@ -2,7 +2,8 @@
 
 A sentence that is repeated within ten minutes counts up one Event. After a burst, the rate of Events of a job
 is limited; those of a kind of which there may be very many leave a part of it to the others. An Event that
-cannot be sent is dropped: status and logs have the sentence, too.
+cannot be sent is dropped: status and logs have the sentence, too. What is remembered of an Event is forgotten
+when it can no longer be counted up, also of a job that sends no more.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import os
 import secrets
 import socket
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timezone
-from typing import Any
+from hashlib import blake2b
+from typing import Any, NamedTuple
 
 from elasticjob.contract.names import API_VERSION, JOB_LABEL, KIND
 from elasticjob.contract.text import one_line
@@ -35,7 +38,6 @@ _KEPT_FOR_OTHERS = 10.0
 """The part of the burst that ``frequent`` Events leave to others."""
 _REFILL_SECONDS = 60.0
 _MAX_MESSAGE = 1_024
-_MAX_REMEMBERED = 256
 
 log = logging.getLogger("elasticjob.operator")
 
@@ -47,6 +49,14 @@ def log_event(job: Job, event: Event, round_number: int = 0) -> None:
     log.log(level, "%s", event.message, extra=fields)
 
 
+class _Sent(NamedTuple):
+    """That an Event was sent, or counted up, at that time: which entry of which ``EventState``."""
+
+    at: float
+    state: EventState
+    key: tuple[str, str]
+
+
 class Recorder:
     """Sends Events, of one operator process."""
 
@@ -55,6 +65,8 @@ class Recorder:
         self._clock = clock
         self._spawn = spawn
         self._instance = os.environ.get("POD_NAME") or socket.gethostname()
+        self._sent: deque[_Sent] = deque()
+        """Of all jobs, the oldest first."""
 
     def send(self, job: Job, events: Sequence[Event], state: EventState) -> None:
         """Begin to send Events; no pass waits for it."""
@@ -74,17 +86,16 @@ class Recorder:
     async def _send(self, job: Job, event: Event, state: EventState) -> None:
         now = self._clock()
         message = one_line(event.message, _MAX_MESSAGE)
-        key = (event.reason, message)
+        key = (event.reason, _digest(message))
         path = f"/api/v1/namespaces/{job.namespace}/events"
+        self._forget_old(now)
         sent = state.sent.get(key)
-        if sent is not None and now - sent.sent_at > _AGGREGATE_SECONDS:
-            sent = None
         if not _allowed(state, now, _KEPT_FOR_OTHERS if event.frequent else 0.0):
             return
         wall = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         if sent is not None:
             sent.count += 1
-            sent.sent_at = now
+            self._remember(state, key, sent, now)
             try:
                 await self._api.patch(
                     f"{path}/{sent.name}", {"count": sent.count, "lastTimestamp": wall}, MERGE_PATCH
@@ -94,8 +105,22 @@ class Recorder:
                 pass
         # Where many have the same second, kubectl shows them in the order of their names.
         name = f"{job.name}.{time.time_ns():x}{secrets.token_hex(2)}"
-        _remember(state, key, SentEvent(name, 1, now))
+        self._remember(state, key, SentEvent(name, 1, now), now)
         await self._api.create(path, self._body(job, event, message, name, wall))
+
+    def _remember(self, state: EventState, key: tuple[str, str], sent: SentEvent, now: float) -> None:
+        sent.sent_at = now
+        state.sent[key] = sent
+        self._sent.append(_Sent(now, state, key))
+
+    def _forget_old(self, now: float) -> None:
+        """Forget, of all jobs, the Events that are too old to be counted up: the rate limits how many others
+        there are."""
+        while self._sent and now - self._sent[0].at > _AGGREGATE_SECONDS:
+            old = self._sent.popleft()
+            sent = old.state.sent.get(old.key)
+            if sent is not None and sent.sent_at == old.at:
+                del old.state.sent[old.key]
 
     def _body(self, job: Job, event: Event, message: str, name: str, wall: str) -> dict[str, Any]:
         return {
@@ -131,8 +156,6 @@ def _allowed(state: EventState, now: float, kept: float) -> bool:
     return True
 
 
-def _remember(state: EventState, key: tuple[str, str], sent: SentEvent) -> None:
-    state.sent.pop(key, None)
-    state.sent[key] = sent
-    while len(state.sent) > _MAX_REMEMBERED:
-        del state.sent[next(iter(state.sent))]
+def _digest(message: str) -> str:
+    """What is remembered of a message, which may be long."""
+    return blake2b(message.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
