@@ -118,6 +118,11 @@ MOST = {"cpu": "250m", "memory": "64Mi"}
             {"requests": {"cpu": "250m"}, "limits": {"cpu": "250m"}},
             id="no quantity",
         ),
+        pytest.param(
+            {"requests": {"cpu": "1e1000000", "memory": "1e999999E"}, "limits": {"memory": "1e999999E"}},
+            {"requests": MOST, "limits": MOST},
+            id="greater than any number",
+        ),
     ],
 )
 def test_init_container_asks_for_no_more_than_the_one_that_trains(
@@ -146,10 +151,19 @@ def test_where_less_is_refused_it_asks_for_the_same() -> None:
         *[("100m", "0.1"), ("1", "1"), (2, "2"), ("0.5", "0.5"), (".5", "0.5"), ("5.", "5"), ("2e3", "2000")],
         *[("1E2", "100"), ("1E", "1e18"), ("1k", "1000"), ("1Ki", "1024"), ("1.5Gi", "1610612736")],
         *[("+1n", "1e-9"), ("0", "0"), ("", None), ("m", None), (".", None), ("1..5", None), ("1K", None)],
+        *[("1e1000000", None), ("-1e1000000", None), ("1e999999E", None), ("1e999999Ei", None)],
+        *[("1e99999999999999999999", None), ("1e-99999999999999999999", None), ("1e-2000000", "0")],
     ],
 )
 def test_quantities(text: object, number: str | None) -> None:
     assert parse(text) == (None if number is None else Decimal(number))
+
+
+def test_gpus_of_any_number_are_left_to_torch_to_count() -> None:
+    """The API server takes the quantity for the greatest that it knows."""
+    main = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1e1000000"}}}
+    made = pod_of(a_job({"spec": {"containers": [main]}}), 0, 0, IMAGE)["spec"]["containers"][0]
+    assert {"name": "PET_NPROC_PER_NODE", "value": "gpu"} in made["env"]
 
 
 def test_init_container_may_do_nothing() -> None:

@@ -26,6 +26,7 @@ HANDLER = " (init container elasticjob-handler, which the operator adds)"
         ("maximum cpu usage per Container is 1, but request is 2", " (container train)"),
         ("maximum memory usage per Container is 512Mi, but limit is 1Gi.", " (container train)"),
         ("cpu max limit to request ratio per Container is 2, but provided ratio is 4", TRAIN),
+        ("cpu max limit to request ratio per Container is 2, but provided ratio is 4.", TRAIN),
         ("maximum cpu usage per Container is 1.  No limit is specified", " (container train)"),
         (
             "[minimum cpu usage per Container is 500m, but request is 250m, maximum memory usage per "
@@ -48,3 +49,10 @@ def test_the_container_is_named(words: str, said: str) -> None:
 def test_what_fits_all_is_said_of_none() -> None:
     spec = {"containers": [{"name": "a"}, {"name": "b"}]}
     assert refused_containers("maximum cpu usage per Container is 1, but limit is 2", spec) == ""
+
+
+def test_a_ratio_that_is_no_number_is_that_of_any_container() -> None:
+    huge = {"requests": {"cpu": "1e-999999"}, "limits": {"cpu": "1e999999"}}
+    spec = {"containers": [{"name": "train", "resources": huge}]}
+    words = "cpu max limit to request ratio per Container is 2, but provided ratio is 4"
+    assert refused_containers(words, spec) == TRAIN

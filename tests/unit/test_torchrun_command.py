@@ -58,6 +58,7 @@ def test_what_the_operator_sets_keeps_no_worker_from_being_made_early() -> None:
         ("--tee", PET),
         ("--nproc-per-node=gpu train.py", PET),
         ("--nproc-per-node=0 train.py", PET),
+        (f"--nproc-per-node={'1' * 5000} train.py", PET),
         ("--rdzv-backend=c10d train.py", PET),
         ("--rdzv-conf=warm=off train.py", PET),
         ("--rdzv-conf=join_timeout=9 train.py", PET),

@@ -105,7 +105,7 @@ def workers(args: Sequence[str], environ: Mapping[str, str]) -> Workers | None:
     nproc = value("nproc-per-node", "1")
     if value("rdzv-backend") != BACKEND or (conf.get("warm") or environ.get(WARM_ENV)) != "on":
         return None
-    if not (nproc.isascii() and nproc.isdigit() and int(nproc) > 0):
+    if not (nproc.isascii() and nproc.isdigit() and len(nproc) < 10 and int(nproc) > 0):
         return None  # auto, gpu: torch counts
     if any("$" in word.replace(LOCAL_RANK_MACRO, "") for word in script):
         return None  # only torch can substitute it

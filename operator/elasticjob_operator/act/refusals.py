@@ -16,7 +16,8 @@ _SAID = r"(?:minimum|maximum) (\S+) usage per Container is"
 _USAGE = re.compile(rf"{_SAID} [^,]+, but (request|limit) is ([^\s,.\]]+(?:\.\d+)?)")
 _MISSING = re.compile(rf"{_SAID} [^,.]+\.\s+No (request|limit) is specified")
 _RATIO = re.compile(
-    r"([^\s\[]+) max limit to request ratio per Container is [^,]+, but provided ratio is ([0-9.]+)"
+    r"([^\s\[]+) max limit to request ratio per Container is [^,]+, "
+    r"but provided ratio is ([0-9]+(?:\.[0-9]+)?)"
 )
 _NEARLY = Decimal("0.00001")
 
@@ -50,16 +51,19 @@ def _checks(message: str) -> Iterator[Callable[[Mapping[str, Any]], bool]]:
     for resource, kind in _MISSING.findall(message):
         yield partial(_has, resource, kind, None)
     for resource, ratio in _RATIO.findall(message):
-        yield partial(_has_ratio, resource, Decimal(ratio))
+        yield partial(_has_ratio, resource, ratio)
 
 
 def _has(resource: str, kind: str, value: Decimal | None, container: Mapping[str, Any]) -> bool:
     return _of(container, resource, kind) in (None, value)
 
 
-def _has_ratio(resource: str, ratio: Decimal, container: Mapping[str, Any]) -> bool:
+def _has_ratio(resource: str, ratio: str, container: Mapping[str, Any]) -> bool:
     request, limit = (_of(container, resource, kind) for kind in ("request", "limit"))
-    return not request or limit is None or abs(limit / request - ratio) < _NEARLY
+    try:
+        return not request or limit is None or abs(limit / request - Decimal(ratio)) < _NEARLY
+    except ArithmeticError:
+        return True  # numbers that no Decimal can be
 
 
 def _of(container: Mapping[str, Any], resource: str, kind: str) -> Decimal | None:
