@@ -16,13 +16,15 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+import time
+from contextlib import ExitStack
 from importlib.metadata import distribution
 from pathlib import Path
+from typing import NoReturn
 
 from devcluster import crd
 from devcluster.cluster import Cluster
+from devcluster.control_plane import ComponentName
 from devcluster.wait import wait_for
 from elasticjob_operator.act.injection import IMAGE_DIR
 from elasticjob_operator.settings import HANDLER_IMAGE, LEASE_NAME
@@ -31,6 +33,8 @@ from examples.demo import CRD, ROOT, Failure, say
 NAMESPACE = "elasticjob-system"
 CLAIM = "checkpoints"
 NODES = 3
+CONTROL_PLANE: tuple[ComponentName, ...] = ("etcd", "apiserver", "controller-manager", "scheduler")
+POLL_SECONDS = 0.5
 _LEASE = {
     "apiVersion": "coordination.k8s.io/v1",
     "kind": "Lease",
@@ -64,10 +68,11 @@ def main() -> int:
         with ExitStack() as stack:
             cluster = stack.enter_context(Cluster(nodes=NODES))
             install(cluster, folder)
-            operator = stack.enter_context(running_operator(cluster, folder))
+            operator = Operator(cluster, folder / "operator.log")
+            stack.callback(operator.stop)
+            operator.start()
             tell(cluster, folder)
-            operator.wait()
-        raise AssertionError("it is left by an exception")
+            keep_running(cluster, operator)
     except Failure as failure:
         print(f"\n{failure}", file=sys.stderr)
         return 1
@@ -115,42 +120,75 @@ def handler(folder: Path) -> Path:
     return site
 
 
-@contextmanager
-def running_operator(cluster: Cluster, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The operator as a process of its own, which leads. Raises Failure when it ends by itself, and
-    TimeoutError if it does not lead."""
-    command = [
-        sys.executable,
-        "-m",
-        "elasticjob_operator",
-        "--leader-elect",
-        f"--leader-elect-resource-namespace={NAMESPACE}",
-    ]
-    with (folder / "operator.log").open("wb") as log:
-        process = subprocess.Popen(
-            command,
-            env={**os.environ, "KUBECONFIG": str(cluster.kubeconfig)},
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # a terminal's Ctrl-C is for us
-        )
-    try:
-        lease = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{LEASE_NAME}"
+class Operator:
+    """The operator as a process of its own."""
+
+    def __init__(self, cluster: Cluster, log: Path) -> None:
+        self._cluster = cluster
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def exit_code(self) -> int | None:
+        """What it ended with; None while it runs."""
+        return self._process.poll() if self._process else None
+
+    def start(self) -> None:
+        """Start it and wait until it leads. Raises Failure if it ends before, and TimeoutError."""
+        before = self._leader()
+        with self._log.open("ab") as log:
+            self._process = process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "elasticjob_operator",
+                    "--leader-elect",
+                    f"--leader-elect-resource-namespace={NAMESPACE}",
+                ],
+                env={**os.environ, "KUBECONFIG": str(self._cluster.kubeconfig)},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # a terminal's Ctrl-C is for us
+            )
         wait_for(
-            lambda: process.poll() is not None or cluster.read(lease).get("spec", {}).get("holderIdentity"),
+            lambda: process.poll() is not None or self._leader() not in ("", before),
             60.0,
             "the operator leads",
         )
-        if process.poll() is None:
-            yield process
-        raise Failure("the operator has ended:\n" + (folder / "operator.log").read_text()[-3000:])
-    finally:
-        process.terminate()
+        if process.poll() is not None:
+            raise Failure("the operator has ended:\n" + self._log.read_text()[-3000:])
+
+    def stop(self) -> None:
+        """End it by SIGTERM; by SIGKILL if it does not obey in 20 seconds."""
+        if self._process is None:
+            return
+        self._process.terminate()
         try:
-            process.wait(timeout=20)
+            self._process.wait(timeout=20)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            self._process.kill()
+            self._process.wait()
+
+    def _leader(self) -> str:
+        lease = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{LEASE_NAME}"
+        return str(self._cluster.read(lease).get("spec", {}).get("holderIdentity") or "")
+
+
+def keep_running(cluster: Cluster, operator: Operator) -> NoReturn:
+    """Start again what has ended, as the kubelet of a real cluster does. Raises Failure if an operator ends
+    before it leads."""
+    while True:
+        time.sleep(POLL_SECONDS)
+        for name in CONTROL_PLANE:
+            component = cluster.component(name)
+            if not component.running:
+                say(f"{name} has ended: it is started again")
+                component.start()
+                say(f"{name} runs again")
+        if operator.exit_code is not None:
+            say(f"the operator has ended with {operator.exit_code}: it is started again")
+            operator.start()
+            say("the operator runs again")
 
 
 def tell(cluster: Cluster, folder: Path) -> None:
