@@ -25,6 +25,9 @@ from tests.e2e.others import OthersRun
 
 EXAMPLE = ROOT / "examples" / "indexed-job"
 
+ONE_NODE = {"kubernetes.io/hostname": "node-a"}
+"""Of three pods on two nodes, the two on one node have ranks next to each other."""
+
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 
 
@@ -54,6 +57,7 @@ def test_the_example_of_an_indexed_job_trains_to_the_end(others: OthersRun, tmp_
     manifests = list(yaml.safe_load_all(rendered))
     batch = next(m for m in manifests if m["kind"] == "Job")
     pod = batch["spec"]["template"]["spec"]
+    pod["nodeSelector"] = ONE_NODE
     volume = next(v for v in pod["volumes"] if v["name"] == "checkpoints")
     volume["hostPath"]["path"] = str(tmp_path / "checkpoints")  # not where the user's own run has its files
     pod["containers"][0]["args"] += ["--epochs=3", "--width=64", "--depth=2"]
@@ -72,7 +76,7 @@ def test_the_example_of_an_indexed_job_trains_to_the_end(others: OthersRun, tmp_
 # shows: a pod of a Job dies (no template)
 def test_the_job_replaces_a_pod_and_the_new_one_takes_the_rank_of_its_index(others: OthersRun) -> None:
     others.serve(3)
-    others.indexed(3, "Never")
+    others.indexed(3, "Never", nodeSelector=ONE_NODE)
     others.training(1, members=3)
     assert others.ranks_by_index() == {0: 0, 1: 1, 2: 2}
     assert others.ranks_in_steps(1) == others.ranks(), "what the workers have is what the status says"
