@@ -81,7 +81,7 @@ def test_another_number_of_ranks_is_refused_or_told(ranks: Any) -> None:
     state = begun(Loader(100), 2).state_dict()
     ranks(1, 2)
     with pytest.raises(
-        ValueError, match="3 ranks have saved the states of their loaders, and there are 2 ranks"
+        ValueError, match="the states of the loaders were saved by 3 ranks, and now there are 2: "
     ):
         per_rank(Loader(0)).load_state_dict(state)
     said: list[tuple[int, int]] = []

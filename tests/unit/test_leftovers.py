@@ -19,10 +19,13 @@ def process(pid: int, parent: int, session: int, born: int = 300, state: str = "
 
 
 def found(
-    *others: Process, descended: set[tuple[int, int]] | None = None, spared: tuple[int, ...] = ()
+    *others: Process,
+    descended: set[tuple[int, int]] | None = None,
+    spared: tuple[int, ...] = (),
+    worker: AgentWorker = WORKER,
 ) -> list[int]:
     seen = {one.pid: one for one in (AGENT, UPLOADER, *others)}
-    return [one.pid for one in left_behind(seen, [WORKER], descended or set(), {10, 1, *spared})]
+    return [one.pid for one in left_behind(seen, [worker], descended or set(), {10, 1, *spared})]
 
 
 def test_what_is_in_the_session_of_a_worker_that_has_ended() -> None:
@@ -51,6 +54,17 @@ def test_a_worker_that_still_runs_has_left_nothing_behind() -> None:
     running = Process(20, 10, 20, 20, 200, "S", "python")
     assert found(running, process(21, 20, 20)) == []
     assert found(Process(20, 10, 20, 20, 200, "Z", "python"), process(21, 20, 20)) == [21]
+
+
+@pytest.mark.parametrize("born", [200, -1])
+def test_another_process_may_have_the_number_of_a_worker_by_now(born: int) -> None:
+    """Such as a shell of ``kubectl exec``, and what was started there."""
+    worker = AgentWorker(0, 0, 20, born)
+    shell, below = process(20, 0, 20, born=900), Process(21, 20, 21, 20, 901, "S")
+    assert found(shell, below, worker=worker) == []
+    assert found(process(20, 0, 20, born=900, state="Z"), below, worker=worker) == []
+    assert found(below, worker=worker) == [21], "nothing has the number now"
+    assert found(shell, below, descended={(20, 900)}, worker=worker) == [20, 21], "it was left behind itself"
 
 
 def test_those_that_wait_to_become_workers_are_spared_with_what_they_start() -> None:

@@ -191,7 +191,7 @@ def test_a_pod_with_an_endless_grace_period_is_read(grace: int) -> None:
     assert seen.deletion_time is None
 
 
-# shows: the same, and the hook cannot run: no `sh` in the image, or the template has a ...
+# shows: a pod is deleted, evicted or preempted, and its hook cannot run: the image has no ...
 def test_a_hook_of_the_templates_own_stays() -> None:
     own = {"preStop": {"exec": {"command": ["sync"]}}}
     pod = pod_of(a_job(simple(lifecycle=own), drain_seconds=30), 0, 0, IMAGE)

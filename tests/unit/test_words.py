@@ -30,6 +30,21 @@ UNCLEAR = re.compile(
     r"|\b(?:what|that|one|which|an? \w+ that) is none\b"
 )
 """In docstrings and comments: words that have to be read twice."""
+ONE_OR_MORE = re.compile(
+    r"(?<!to )(?<!of )(?<!of the )(?<!all )(?<!at most )\.\.\. (?:more |other )?(?:members|pods|workers"
+    r"|ranks|processes|rounds|restarts|replicas|nodes|spares|jobs|checkpoints|participants|peers)\b"
+)
+"""A number that may be one before a plural: ``counted`` is for it."""
+SEVERAL = (
+    "after ... workers had succeeded",
+    "its PodGroup gathers ... pods; the job needs",
+    "torchrun has started ... ranks",
+    "the PodDisruptionBudget ... pods",
+    "... rounds in a row",
+    "which ... ranks cannot divide",
+    "will grow when ... replicas have joined",
+)
+"""Where the number is more than one, or is none."""
 EXPLAINED = ("operator/elasticjob_operator", "handler/elasticjob", "client/elasticjob_client", "benchmarks")
 READ = sorted(path for package in EXPLAINED for path in (ROOT / package).rglob("*.py"))
 
@@ -75,6 +90,15 @@ def sentences(module: Path) -> Iterator[str]:
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: str(module.relative_to(ROOT)))
 def test_what_people_read_is_in_the_words_of_the_glossary(module: Path) -> None:
     assert [text for text in sentences(module) if PRIVATE.search(text)] == []
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: str(module.relative_to(ROOT)))
+def test_one_of_a_thing_is_no_plural(module: Path) -> None:
+    assert [
+        text
+        for text in sentences(module)
+        if ONE_OR_MORE.search(text) and not any(one in text for one in SEVERAL)
+    ] == []
 
 
 def test_there_are_sentences() -> None:

@@ -133,7 +133,7 @@ def _facts(found: JobStatus, steps_per_second: float | None) -> list[RenderableT
             if found.replicas
             else counted(now.members, "member")
         )
-        processes = f", {now.world_size} processes" if now.world_size else ""
+        processes = f", {counted(now.world_size, 'process')}" if now.world_size else ""
         lines.append(Text(f"round {now.number} ({now.phase}), {size}{processes}, formed for {now.cause}"))
     active = "" if found.active_seconds is None else f"job active for {duration(found.active_seconds)}; "
     lines.append(Text(f"{active}{counted(found.restarts, 'restart')}"))

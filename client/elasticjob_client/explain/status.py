@@ -8,6 +8,7 @@ from datetime import datetime
 import msgspec
 
 from elasticjob.contract.launch_command import KEPT_APART_LISTED
+from elasticjob.contract.text import counted
 from elasticjob_client.explain import unscheduled
 from elasticjob_client.explain.lease_progress import age_seconds
 from elasticjob_client.explain.steps import with_steps
@@ -212,6 +213,7 @@ def _warnings(job: ElasticJob) -> list[str]:
     if not found and failure and job.status.progress and job.status.progress.rounds_without_progress:
         count = job.status.progress.rounds_without_progress
         found.append(
-            f"{count} rounds in a row made no progress: `elasticjob why {job.name}` tells the last failure"
+            f"{counted(count, 'round')}{' in a row' * (count > 1)} made no progress: "
+            f"`elasticjob why {job.name}` tells the last failure"
         )
     return found

@@ -31,6 +31,7 @@ from elasticjob.checkpoint.share import SharePlanner
 from elasticjob.checkpoint.state import check, entries, load, trained
 from elasticjob.checkpoint.storage import open_storage
 from elasticjob.checkpoint.trust import Planner
+from elasticjob.contract.text import counted
 from elasticjob.memory.decide import Candidate
 from elasticjob.memory.pieces import Save
 from elasticjob.worker import fenced, progress, stopping
@@ -183,7 +184,7 @@ class Checkpoints:
         self._last_step = save.step - 1
         self._say(
             logging.INFO,
-            f"resumed from memory: step {save.step}, saved by {save.world} ranks, "
+            f"resumed from memory: step {save.step}, saved by {counted(save.world, 'rank')}, "
             f"loaded by {self._ranks.size}",
         )
         return _Loaded(save.step, Source.PEER if found else Source.MEMORY, found, save)
@@ -202,8 +203,8 @@ class Checkpoints:
         self._good, self._last_step = name, name.step
         self._say(
             logging.INFO,
-            f"resumed from {self._folder(name)}: step {name.step}, saved by {marker.world_size} ranks, "
-            f"loaded by {self._ranks.size}",
+            f"resumed from {self._folder(name)}: step {name.step}, "
+            f"saved by {counted(marker.world_size, 'rank')}, loaded by {self._ranks.size}",
         )
         return _Loaded(name.step, Source.STORAGE)
 

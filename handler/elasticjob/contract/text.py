@@ -58,8 +58,9 @@ def is_token(text: str, longest: int) -> bool:
 
 
 def counted(count: int, noun: str) -> str:
-    """A number with its noun: ``1 member``, ``2 members``."""
-    return f"{count} {noun}{'s' * (count != 1)}"
+    """A number with its noun: ``1 member``, ``2 members``, ``2 processes``."""
+    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{count} {noun if count == 1 else plural}"
 
 
 def node_words(name: str) -> str:

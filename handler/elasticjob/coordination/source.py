@@ -19,6 +19,7 @@ from elasticjob.contract.fields import RecordError
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob.contract.round_record import MemberList, Phase, RoundRecord
+from elasticjob.contract.text import counted
 from elasticjob.coordination.directory import NEVER, Directory
 from elasticjob.coordination.pods import Pods
 from elasticjob.coordination.ports import Ports, refusing
@@ -343,7 +344,7 @@ class PeerSource:
         if settled is None or not seat.coordinates or not settled.state.number:
             return
         r = settled.state
-        text = f"round {r.number} is {r.phase}, {len(r.members)} members" + (
+        text = f"round {r.number} is {r.phase}, {counted(len(r.members), 'member')}" + (
             f": {r.cause}: {settled.message}" if r.cause else ""
         )
         if text != self._logged:

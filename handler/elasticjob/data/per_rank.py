@@ -54,9 +54,9 @@ class PerRank:
             self._otherwise(len(states), ranks)
         else:
             raise ValueError(
-                f"{len(states)} ranks have saved the states of their loaders, and there are {ranks} ranks "
-                f"now: a state fits a rank of as many. Resume with {len(states)} ranks, or say what happens "
-                "then: per_rank(loader, otherwise=...)"
+                f"the states of the loaders were saved by {len(states)} rank{'s' * (len(states) != 1)}, "
+                f"and now there are {ranks}: a state fits a rank of as many. Resume with as many as saved, "
+                "or say what happens then: per_rank(loader, otherwise=...)"
             )
 
 

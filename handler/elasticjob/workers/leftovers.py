@@ -22,6 +22,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from elasticjob.contract.names import PROGRESS_DIR_ENV
+from elasticjob.contract.text import counted
 from elasticjob.workers import processes
 from elasticjob.workers.processes import Process
 from elasticjob.workers.torch_agent import AgentWorker
@@ -47,9 +48,13 @@ def left_behind(
 
     ``descended`` are pid and birth of processes that are known to descend from them. A worker that still runs
     has left nothing behind. Those that are ``spared``, and what they have started, are not among them.
+
+    Where another process has a worker's pid by now, the session and the process group of that number are its
+    own: the kernel gives no process a number that is still the one of a session or a process group.
     """
-    ended = [one for one in workers if not _runs(seen.get(one.pid), one)]
-    leaders = {one.pid for one in ended}
+    same = {one.pid for one in workers if one.pid in seen and seen[one.pid].born == one.born}
+    gone = {one.pid for one in workers if one.pid not in seen}
+    leaders = gone | {pid for pid in same if not seen[pid].alive}
     found: dict[int, Process] = {}
     below: dict[int, list[Process]] = {}
     new: list[Process] = []
@@ -57,7 +62,7 @@ def left_behind(
         below.setdefault(one.parent, []).append(one)
         if one.session in leaders or one.group in leaders or (one.pid, one.born) in descended:
             new.append(one)
-    kept = {one.pid for one in workers} | set(spared)
+    kept = same | set(spared)
     while new:
         one = new.pop()
         if one.pid in found or one.pid in kept:
@@ -123,7 +128,7 @@ class Ending:
         logger.warning(
             "round %d: its workers left %s behind, to be ended before the next ones start: %s",
             number,
-            "a process" if len(found) == 1 else f"{len(found)} processes",
+            counted(len(found), "process"),
             _named(found),
         )
         self._signal(signal.SIGTERM)

@@ -26,6 +26,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 
 from elasticjob.contract.names import pod_name
+from elasticjob.contract.text import counted
 from elasticjob.core.pauses import exponential
 from elasticjob.rounds.causes import PLANNED, Cause
 from elasticjob.rounds.state import MemberState
@@ -209,7 +210,7 @@ def newcomer_backoff_left(p: Pass) -> float:
         last,
         PROBATION_FACTOR * backoff_seconds(count - 1),
         JobWait.GROWTH_BACKOFF,
-        f"after {count} rounds that lost new pods",
+        f"after {counted(count, 'round')} that lost new pods",
     )
 
 

@@ -39,7 +39,7 @@ def outgrown(p: Pass) -> tuple[list[Pod], str]:
     if fixed is not None and fixed > least:
         why = f"its PodGroup gathers {fixed} pods; the job needs {least} by now"
     elif len(gathered) < _minimum(p) and any(not pod.group and p.alive(pod) for pod in p.observed.pods):
-        why = f"its PodGroup gathers {_minimum(p)} pods, and others of the job are in none"
+        why = f"its PodGroup gathers {counted(_minimum(p), 'pod')}, and others of the job are in none"
     else:
         return [], ""
     return [pod for pod in gathered if _is_pending(pod)], why

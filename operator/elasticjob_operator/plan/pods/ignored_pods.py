@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from elasticjob.contract.names import slot_and_attempt
 from elasticjob.contract.participant_record import AnnouncedState
-from elasticjob.contract.text import listed, node_words, one_line
+from elasticjob.contract.text import counted, listed, node_words, one_line
 from elasticjob_operator.plan.state.job_waits import JobWait
 from elasticjob_operator.plan.state.model import Pod
 from elasticjob_operator.plan.state.pass_state import Pass
@@ -44,7 +44,9 @@ def describe(p: Pass) -> None:
     more = len(names) - len(shown)
     if more:
         last = shown[-1]
-        shown[-1] = IgnoredPod(last.pod_name, one_line(f"(and {more} more pods) {last.message}", MAX_MESSAGE))
+        shown[-1] = IgnoredPod(
+            last.pod_name, one_line(f"(and {counted(more, 'more pod')}) {last.message}", MAX_MESSAGE)
+        )
     changed = [entry for entry in shown if entry.pod_name in before and before[entry.pod_name] != entry]
     if changed and p.waits.left(JobWait.IGNORED_REFRESH, "", REFRESH_SECONDS) > 0:
         shown = [before.get(entry.pod_name, entry) for entry in shown]

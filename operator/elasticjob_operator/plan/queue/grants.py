@@ -32,7 +32,9 @@ def grant(job: Job, workloads: Sequence[Workload], refused: str = "") -> Grant:
     pods = min(wanted, quota)
     sentence = _why_fewer(base, extras, pods, wanted) if pods < wanted else ""
     if job.spec.min_replicas is None and base.count < pods < job.spec.replicas:
-        sentence += f"; without minReplicas the job has {base.count} members until all are admitted"
+        sentence += (
+            f"; without minReplicas the job has {counted(base.count, 'member')} until all are admitted"
+        )
     return Grant(pods, sentence, quota, base=base.count)
 
 
