@@ -84,6 +84,7 @@ def test_no_step_is_lost_when_a_job_is_scaled_and_suspended(job: JobRun) -> None
 
 LOST: dict[str, tuple[Callable[[JobRun], object], str, str | None]] = {
     "ends well": (lambda job: (job.folder / "end").touch(), "ScaledDown", "Stopped"),
+    "ends well by os._exit(0)": (lambda job: (job.folder / "exit").touch(), "ScaledDown", "Stopped"),
     "its worker is killed": (lambda job: job.kill_worker("job-1-0"), "WorkerFailed", None),
     "its pod is killed": (lambda job: job.kill_pod("job-1-0"), "PodLost", None),
     "the leader, which has stopped, is killed": (lambda job: job.kill_pod("job-0-0"), "PodLost", None),
