@@ -40,7 +40,7 @@ class PieceName(NamedTuple):
     rank: int
 
     def __str__(self) -> str:
-        return f"rank {self.rank}'s piece of {self.save}, of {self.save.world}"
+        return f"rank {self.rank}'s piece of {self.save} (world size {self.save.world})"
 
     def fields(self) -> list[str | int]:
         """It as JSON has it."""
