@@ -22,8 +22,8 @@ import random
 from dataclasses import dataclass, field
 
 from elasticjob.checkpoint.claims import BEAT_SECONDS
-from elasticjob.checkpoint.directory import RESERVE, RESERVE_BYTES, Directory
-from elasticjob.checkpoint.errors import CheckpointError, StaleRoundError
+from elasticjob.checkpoint.directory import RESERVE, RESERVE_BYTES, Directory, is_full
+from elasticjob.checkpoint.errors import CheckpointError, NoSpaceError, StaleRoundError
 from elasticjob.checkpoint.records import (
     MARKER,
     Claim,
@@ -118,8 +118,7 @@ class History:
         self.jobs = self.random.choice((["A"], ["A"], ["A", "B"], [""], ["A", ""]))
         objects = self.random.random() < 0.4
         listings = self.random.choice((0.0, 0.0, 0.05))
-        # Who cannot list removes nothing, and a job that has ended so leaves too much to another one.
-        full = not objects and self.random.random() < 0.6 and not (listings and len(self.jobs) > 1)
+        full = not objects and self.random.random() < 0.6
         room = (self.keep + 1) * len(self.jobs)  # a job may be killed before it has removed its surplus one
         capacity = room * len(SHARD) * SHARDS + RESERVE_BYTES + 8_000 if full else None
         self.disk = Disk(objects, capacity)
@@ -228,7 +227,7 @@ class History:
             self.train(start, directory, storage, expected, saves, last)
         except (OSError, CheckpointError) as error:
             self.say(f"{process.name} ends: {error}")
-            if last:
+            if last and not self.others_left_no_room(start, error):
                 raise self.broken("Recovers", f"the last start fails: {error}") from error
         else:
             try:
@@ -286,7 +285,7 @@ class History:
                 raise
             except (OSError, CheckpointError) as error:
                 self.say(f"{process.name}: {name} fails: {error}")
-                if last:
+                if last and not self.others_left_no_room(start, error):
                     raise self.broken("Recovers", f"the last start does not save: {error}") from error
                 self.scheduler.sleep(self.random.choice((0, 1, 10, 60)))  # until all ranks know
                 directory.failed(name)
@@ -336,20 +335,32 @@ class History:
         self.saved.setdefault(start.job, []).append(name)
         assert start.claim is not None
         for later in self.starts:
+            # A later round may have counted it, saved a newer one and removed it, before this is said.
             if (
                 later.claim
                 and later.claim.token > start.claim.token
-                and name not in (later.claim.complete or ())
+                and all(one < name for one in later.claim.complete or ())
             ):
                 raise self.broken("Fenced", f"{name} was called saved after {later.process.name} had begun")
         self.all_are_there()
 
+    def others_left_no_room(self, start: Start, error: Exception) -> bool:
+        """Whether there is no room because another job could not remove what is beyond ``keep`` before it
+        ended, for errors: others do not remove what it has completed."""
+        whole = self.whole()
+        return (is_full(error) or isinstance(error, NoSpaceError)) and any(
+            sum(name.token.generation in self.generations(job) for name in whole) > self.keep + 1
+            for job in self.jobs
+            if job != start.job
+        )
+
+    def generations(self, job: str) -> set[int]:
+        return {start.claim.token.generation for start in self.starts if start.claim and start.job == job}
+
     def all_are_there(self) -> None:
         whole = self.whole()
         for job, names in self.saved.items():
-            generations = {
-                start.claim.token.generation for start in self.starts if start.claim and start.job == job
-            }
+            generations = self.generations(job)
             newest = max(names)
             # A newer one may have been completed by who was killed before it could call it saved.
             if not any(name >= newest and name.token.generation in generations for name in whole):

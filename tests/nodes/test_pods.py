@@ -68,6 +68,7 @@ def python_image(python: base_images.Python, kubelets: KubeletCluster) -> str:
     return python.provide(kubelets.images)
 
 
+@pytest.mark.timeout(900)  # with the set-up: packages of that Python
 def test_the_handler_in_images_of_others(
     python: base_images.Python, python_image: str, new_job: Callable[..., NodesJob]
 ) -> None:

@@ -17,6 +17,16 @@ def test_nothing_saved_is_lost_whatever_happens(seed: int) -> None:
     play_all(seed, 25)
 
 
+@pytest.mark.parametrize("seed", [5014, 7416])
+def test_what_a_later_round_has_counted_and_removed_was_saved(seed: int) -> None:
+    play(seed)
+
+
+def test_a_round_that_stands_still_does_not_take_for_nothing_what_later_ones_have_removed() -> None:
+    """It had seen the checkpoint, and reads its marker 114 s later."""
+    play(42295)
+
+
 def play_all(seed: int, number: int) -> None:
     for each in range(seed, seed + number):
         play(each)

@@ -103,9 +103,9 @@ class Directory:
 
     def candidates(self) -> list[tuple[Name, Marker | str]]:
         """The complete checkpoints that count, in the order in which to try them, each with its marker or
-        what is wrong."""
+        what is wrong. Raises StaleRoundError if a later round has begun, which removes what it does not keep.
+        """
         found, complete = self._found(), self._completed()
-        self.stop_if_superseded()
         claims = self._claims.read()
         counts = selection.counting(complete, claims, self.claim.token)
         for name in sorted(found, reverse=True):
@@ -123,6 +123,7 @@ class Directory:
             if isinstance(marker, Marker):
                 marker = marker.damage(self._storage.sizes(folder)) or marker
             candidates.append((name, marker))
+        self.stop_if_superseded()  # when all is read: what was not there may have been removed meanwhile
         return candidates
 
     def forget(self, damaged: Collection[Name]) -> None:
