@@ -158,12 +158,17 @@ def operator(kubeconfig: Path) -> Iterator[None]:
                 log.seek(0)
                 raise Failure("the operator ended:\n" + log.read().decode()[-3000:])
         finally:
-            process.terminate()
-            try:
-                process.wait(timeout=20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            end(process)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End it by SIGTERM; by SIGKILL if it does not obey in 20 seconds."""
+    process.terminate()
+    try:
+        process.wait(timeout=20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 @dataclass

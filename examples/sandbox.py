@@ -28,7 +28,7 @@ from devcluster.control_plane import ComponentName
 from devcluster.wait import wait_for
 from elasticjob_operator.act.injection import IMAGE_DIR
 from elasticjob_operator.settings import HANDLER_IMAGE, LEASE_NAME
-from examples.demo import CRD, ROOT, Failure, say
+from examples.demo import CRD, ROOT, Failure, end, say
 
 NAMESPACE = "elasticjob-system"
 CLAIM = "checkpoints"
@@ -159,15 +159,9 @@ class Operator:
             raise Failure("the operator has ended:\n" + self._log.read_text()[-3000:])
 
     def stop(self) -> None:
-        """End it by SIGTERM; by SIGKILL if it does not obey in 20 seconds."""
-        if self._process is None:
-            return
-        self._process.terminate()
-        try:
-            self._process.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        """End it, if it was started."""
+        if self._process is not None:
+            end(self._process)
 
     def _leader(self) -> str:
         lease = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{LEASE_NAME}"

@@ -334,12 +334,15 @@ class History:
         self.say(f"{start.process.name} has saved {name}")
         self.saved.setdefault(start.job, []).append(name)
         assert start.claim is not None
+        mine = self.generations(start.job)
         for later in self.starts:
             # A later round may have counted it, saved a newer one and removed it, before this is said.
             if (
                 later.claim
                 and later.claim.token > start.claim.token
-                and all(one < name for one in later.claim.complete or ())
+                and not any(
+                    one >= name and one.token.generation in mine for one in later.claim.complete or ()
+                )
             ):
                 raise self.broken("Fenced", f"{name} was called saved after {later.process.name} had begun")
         self.all_are_there()

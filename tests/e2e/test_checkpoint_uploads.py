@@ -9,11 +9,10 @@ import fsspec
 import pytest
 import torch
 from moto.s3.exceptions import AccessForbidden
-from moto.s3.models import S3Backend, s3_backends
-from moto.server import ThreadedMotoServer
+from moto.s3.models import S3Backend
 
 from elasticjob.checkpoint import CheckpointError, Checkpoints
-from tests.e2e import s3_server
+from tests import s3_server
 
 PART_BYTES = 5 << 20
 """The least that S3 takes for a part that is not the last."""
@@ -22,23 +21,11 @@ PART_BYTES = 5 << 20
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A client of a server that plays S3, and small parts."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    options = {
-        "endpoint_url": f"http://{host}:{port}",
-        "key": s3_server.KEY,
-        "secret": s3_server.SECRET,
-        "default_block_size": PART_BYTES,
-        "skip_instance_cache": True,
-    }
-    monkeypatch.setenv("AWS_DEFAULT_REGION", s3_server.REGION)
-    monkeypatch.setitem(fsspec.config.conf, "s3", options)
-    client = fsspec.filesystem("s3", use_listings_cache=False)
-    client.mkdir("training")
-    yield client
-    server.stop()
-    s3_backends.reset()  # all servers of a process share what they hold
+    with s3_server.playing() as address:
+        s3_server.use(monkeypatch, address, default_block_size=PART_BYTES)
+        client = fsspec.filesystem("s3", use_listings_cache=False)
+        client.mkdir("training")
+        yield client
 
 
 def state(step: int) -> dict[str, Any]:

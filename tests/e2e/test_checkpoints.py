@@ -7,12 +7,11 @@ import re
 import time
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.e2e import s3_server
+from tests import s3_server
 from tests.e2e.checkpoint_rounds import DEADLINE_SECONDS, Run
 
 
@@ -160,24 +159,9 @@ def test_without_an_elasticjob_each_start_goes_on_where_the_last_one_was(run: Ru
     assert [run.train(1, None, until, wrapper="ddp")[0]["resumed"] for until in (2, 4, 6)] == [0, 2, 4]
 
 
-@contextmanager
-def moto(folder: Path) -> Iterator[str]:
-    """The address of a server that plays S3 in memory."""
-    del folder
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    try:
-        yield f"http://{host}:{port}"
-    finally:
-        server.stop()
-
-
 @pytest.fixture(
     params=[
-        pytest.param(moto, id="moto"),
+        pytest.param(lambda _: s3_server.playing(), id="moto"),
         # Building the server takes minutes, the first time.
         pytest.param(s3_server.serving, id="versitygw", marks=[pytest.mark.slow, pytest.mark.timeout(1800)]),
     ]

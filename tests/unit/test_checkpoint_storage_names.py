@@ -12,11 +12,11 @@ import torch
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 from moto.s3.exceptions import AccessForbidden
-from moto.s3.models import S3Backend, s3_backends
-from moto.server import ThreadedMotoServer
+from moto.s3.models import S3Backend
 
 from elasticjob.checkpoint import Checkpoints
 from elasticjob.checkpoint.storage import Remote, Storage, open_storage
+from tests import s3_server
 
 PATTERNS = ["layers=[64,64]", "layers=*", "layers=?", "layers=**"]
 MATCHED = "layers=6"
@@ -25,21 +25,10 @@ MATCHED = "layers=6"
 @pytest.fixture
 def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of a bucket."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    options = {
-        "endpoint_url": f"http://{host}:{port}",
-        "key": "test",
-        "secret": "test-secret",
-        "skip_instance_cache": True,
-    }
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setitem(fsspec.config.conf, "s3", options)
-    fsspec.filesystem("s3").mkdir("training")
-    yield "s3://training"
-    server.stop()
-    s3_backends.reset()  # all servers of a process share what they hold
+    with s3_server.playing() as address:
+        s3_server.use(monkeypatch, address)
+        fsspec.filesystem("s3").mkdir("training")
+        yield "s3://training"
 
 
 stores = pytest.mark.parametrize(

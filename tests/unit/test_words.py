@@ -40,7 +40,6 @@ SEVERAL = (
     "its PodGroup gathers ... pods; the job needs",
     "torchrun has started ... ranks",
     "the PodDisruptionBudget ... pods",
-    "... rounds in a row",
     "which ... ranks cannot divide",
     "will grow when ... replicas have joined",
 )

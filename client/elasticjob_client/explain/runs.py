@@ -16,7 +16,7 @@ from elasticjob.contract.fields import RecordError
 from elasticjob.contract.participant_record import AnnouncedState, ParticipantRecord
 from elasticjob.contract.reports import ProgressReport, RoundReport
 from elasticjob.contract.round_record import RoundRecord
-from elasticjob.contract.text import counted
+from elasticjob.contract.text import counted, in_a_row
 from elasticjob.peers.records import PeerRecord
 from elasticjob.peers.run import PEER_ANNOTATION, STATE_ANNOTATION, round_lease
 from elasticjob.peers.settled import Settled
@@ -192,7 +192,7 @@ def why(run: Run) -> Story:
         elif r.cause:
             sentences.append(f"Round {r.number} ended ({r.cause}): {settled.message}")
         if settled.early_ends > 1:
-            sentences.append(f"{settled.early_ends} rounds in a row ended early, without progress.")
+            sentences.append(f"{in_a_row(settled.early_ends, 'round')} ended early, without progress.")
         if run.standstill:
             sentences.append(f"It waits: {run.standstill}")
         elif run.record is not None and run.record.waiting_message and not settled.closed:

@@ -8,7 +8,7 @@ from datetime import datetime
 import msgspec
 
 from elasticjob.contract.launch_command import KEPT_APART_LISTED
-from elasticjob.contract.text import counted
+from elasticjob.contract.text import in_a_row
 from elasticjob_client.explain import unscheduled
 from elasticjob_client.explain.lease_progress import age_seconds
 from elasticjob_client.explain.steps import with_steps
@@ -213,7 +213,6 @@ def _warnings(job: ElasticJob) -> list[str]:
     if not found and failure and job.status.progress and job.status.progress.rounds_without_progress:
         count = job.status.progress.rounds_without_progress
         found.append(
-            f"{counted(count, 'round')}{' in a row' * (count > 1)} made no progress: "
-            f"`elasticjob why {job.name}` tells the last failure"
+            f"{in_a_row(count, 'round')} made no progress: `elasticjob why {job.name}` tells the last failure"
         )
     return found

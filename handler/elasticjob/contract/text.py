@@ -63,6 +63,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun if count == 1 else plural}"
 
 
+def in_a_row(count: int, noun: str) -> str:
+    """As ``counted``: ``1 round``, ``2 rounds in a row``."""
+    return counted(count, noun) if count == 1 else f"{counted(count, noun)} in a row"
+
+
 def node_words(name: str) -> str:
     """A node in a sentence: its name, with "node" before it unless the name begins so."""
     if not name:

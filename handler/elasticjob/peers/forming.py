@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from elasticjob.contract.participant_record import AnnouncedState
-from elasticjob.contract.text import counted, listed
+from elasticjob.contract.text import in_a_row, listed
 from elasticjob.peers import kept_out
 from elasticjob.peers.own import demands
 from elasticjob.peers.pacing import pause_seconds
@@ -200,8 +200,8 @@ def _held(settled: Settled, view: RoundView, sight: Sight, pause: float) -> str:
         text = f"no member of the last round is known to have left it ({silent})"
         return f"{text}. {DELETE_ENDED}"
     if pause > 0:
-        ended = "ended early" if settled.early_ends == 1 else "in a row ended early"
-        return f"a pause, because {counted(settled.early_ends, 'round')} {ended}. The last: {settled.message}"
+        ended = in_a_row(settled.early_ends, "round")
+        return f"a pause, because {ended} ended early. The last: {settled.message}"
     return ""
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from elasticjob.contract.participant_record import AnnouncedState
 from elasticjob.contract.reports import FailureReport
 from elasticjob.contract.round_record import Outcome, Phase
-from elasticjob.contract.text import listed
+from elasticjob.contract.text import in_a_row, listed
 from elasticjob.peers import kept_out
 from elasticjob.peers.forming import form_round, joined
 from elasticjob.peers.pacing import MOST_EARLY_ENDS, early_ends
@@ -219,7 +219,7 @@ def _over(settled: Settled, view: RoundView, sight: Sight, found: list[Finding])
     early = early_ends(settled.early_ends, best.cause in PLANNED, sight.round_age, step, settled.best_step)
     settled = replace(settled, early_ends=early, best_step=max(settled.best_step, step), message=best.message)
     if early >= MOST_EARLY_ENDS:
-        text = f"{early} rounds in a row ended within a minute, without progress. The last: {best.message}"
+        text = f"{in_a_row(early, 'round')} ended within a minute, without progress. The last: {best.message}"
         return _closed(settled, view, Outcome.FAILED, text, best.cause.value)
     over = replace(settled, state=ended(view.state, best.cause.value))
     return leave_out(over, sight.highest_seen(settled.run))

@@ -9,7 +9,7 @@ from elasticjob.contract.names import members_object, pod_name, round_object
 from elasticjob.contract.participant_record import AnnouncedState, endpoint_at
 from elasticjob.contract.round_record import INLINE_MEMBERS as INLINE_MEMBERS
 from elasticjob.contract.round_record import MemberList, Phase, RoundRecord
-from elasticjob.contract.text import counted, listed, node_words
+from elasticjob.contract.text import counted, in_a_row, listed, node_words
 from elasticjob.rounds.candidates import Defer, Expected, reasons
 from elasticjob.rounds.causes import ENDS_ALONE, PLANNED, Cause
 from elasticjob.rounds.establishment import continues_series, take_established
@@ -392,7 +392,7 @@ def _pause(p: Pass) -> Waiting | None:
     if left <= 0:
         return None
     count = backoff.early_end_streak(p)
-    return Waiting(f"{count} rounds in a row ended without progress; next attempt in {left:.0f} s")
+    return Waiting(f"{in_a_row(count, 'round')} ended without progress; next attempt in {left:.0f} s")
 
 
 def _publish(

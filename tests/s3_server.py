@@ -1,4 +1,5 @@
-"""A server that speaks S3 and keeps objects as files: versitygw, built from its Go module."""
+"""Servers that speak S3: moto, which plays it in memory, and versitygw, which keeps objects as files and is
+built from its Go module."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from devcluster.go_tool import GoTool
 from devcluster.wait import wait_for
 
@@ -18,8 +21,33 @@ _VERSITYGW = GoTool("versitygw", "github.com/versity/versitygw/cmd/versitygw", "
 
 
 @contextmanager
+def playing() -> Iterator[str]:
+    """moto's address on loopback."""
+    from moto.s3.models import s3_backends
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    try:
+        yield f"http://{host}:{port}"
+    finally:
+        server.stop()
+        s3_backends.reset()  # all servers of a process share what they hold
+
+
+def use(monkeypatch: pytest.MonkeyPatch, address: str, **options: object) -> None:
+    """Let this process open ``s3://`` there, with further options of s3fs."""
+    from fsspec.config import conf
+
+    monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
+    own = {"endpoint_url": address, "key": KEY, "secret": SECRET, "skip_instance_cache": True}
+    monkeypatch.setitem(conf, "s3", {**own, **options})
+
+
+@contextmanager
 def serving(folder: Path) -> Iterator[str]:
-    """The server's address on loopback; objects, metadata and the log are in ``folder``."""
+    """versitygw's address on loopback; objects, metadata and the log are in ``folder``."""
     program = _VERSITYGW.ensure()
     for name in ("objects", "metadata"):
         (folder / name).mkdir(parents=True)
