@@ -53,12 +53,34 @@ KILL_SECONDS = 300.0
 """How long a wait may take; with a pod on a lost node its replacement starts from nothing."""
 
 
+class StepLog:
+    """A step log that grows, read on from where it was read before."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lines: list[Line] = []
+        self._rest = b""
+        self._read = 0
+
+    def read(self) -> list[Line]:
+        """Its whole lines; none while there is no file."""
+        if self._path.exists():
+            with self._path.open("rb") as file:
+                file.seek(self._read)
+                added = file.read()
+            self._read += len(added)
+            whole, _, self._rest = (self._rest + added).rpartition(b"\n")
+            self._lines += read(whole.decode() + "\n")
+        return self._lines
+
+
 class Series:
     """One job and the kills that it goes through."""
 
     def __init__(self, job: JobRun, planned: Sequence[Planned]) -> None:
         self._job = job
         self._planned = planned
+        self._log = StepLog(job.folder / "steps.jsonl")
         self.kills: list[Kill] = []
 
     def play(self) -> None:
@@ -157,8 +179,7 @@ class Series:
         return said
 
     def _lines(self) -> list[Line]:
-        path = self._job.folder / "steps.jsonl"
-        return read(path.read_text()) if path.exists() else []
+        return self._log.read()
 
 
 def run_undisturbed(folder: Path, steps: int) -> None:
