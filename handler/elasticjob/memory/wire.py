@@ -17,6 +17,8 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from elasticjob.memory.splice import Pipe
+
 Message = dict[str, Any]
 
 LENGTH = struct.Struct("!I")
@@ -123,12 +125,11 @@ def send_piece(sock: socket.socket, descriptor: int, size: int) -> int:
 def receive_piece(sock: socket.socket, descriptor: int, size: int) -> int:
     """Receive a piece into a memfd of at least ``size`` bytes; returns the CRC-32 that its sender has
     computed. Raises ConnectionError if the connection is cut before its end: then it does not count."""
-    with mmap.mmap(descriptor, size) as mapped, memoryview(mapped) as view:
-        received, ends = 0, _end_of_piece(size)
+    received, ends = 0, _end_of_piece(size)
+    with Pipe() as pipe:
         while received < size:
             _check(ends)
-            with view[received : received + CHUNK] as part:
-                count = sock.recv_into(part)
+            count = pipe.move(sock, descriptor, received, size - received)
             if not count:
                 raise ConnectionError(f"it was cut after {received:,} of {size:,} bytes")
             received += count
