@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -68,44 +70,84 @@ def steps_of(folder: Path, number: int) -> dict[int, tuple[Counter[int], float]]
     return found
 
 
-def trained(tmp_path: Path, wrapper: str) -> tuple[list[Any], list[Any]]:
-    """Samples and loss of each step, of a run with two kills and other numbers of ranks, and of one rank."""
+@dataclass(frozen=True)
+class Part:
+    """A round of a run: until a rank is killed in a step, or until all have ended well after one."""
+
+    ranks: int
+    step: int
+    killed: int | None = None
+
+
+TWO_KILLS = (Part(3, 6, killed=1), Part(2, 11, killed=0), Part(4, STEPS))
+
+
+def schedule(seed: int) -> tuple[str, list[Part]]:
+    """A wrapper, and two to six rounds. No round ends before the step in which the one before did: it would
+    perhaps resume from a later one."""
+    random = Random(seed)
+    parts, step = list[Part](), 0
+    for _ in range(random.randint(1, 5)):
+        step, ranks = min(STEPS, step + random.randint(1, 6)), random.randint(1, 4)
+        parts.append(Part(ranks, step, random.choice([None, *range(ranks)])))
+    return random.choice((*WRAPPERS, IN_ORDER)), [*parts, Part(random.randint(1, 4), STEPS)]
+
+
+def play(folder: Path, number: int, wrapper: str, part: Part) -> None:
+    if part.killed is None:
+        outcomes(folder, part.ranks, Round(str(folder), number, wrapper, part.step))
+        return
+    plan = Round(str(folder), number, wrapper, STEPS, (part.killed, part.step))
+    with processes(folder, part.ranks, plan) as (started, _):
+        started[part.killed].join(DEADLINE_SECONDS)
+        assert started[part.killed].exitcode == -9
+
+
+Steps = list[tuple[Counter[int], float]]
+
+
+def trained(tmp_path: Path, wrapper: str, parts: Sequence[Part]) -> tuple[Steps, Steps, list[int]]:
+    """Samples and loss of each step, of a run of these rounds, and of one rank that nothing disturbs; and
+    with which steps the rounds have begun."""
     alone, folder = tmp_path / "alone", tmp_path / "job"
     for each in (alone, folder):
         each.mkdir()
-    outcomes(alone, 1, Round(str(alone), 1, wrapper, STEPS))
-
-    for number, ranks, kill in ((1, 3, (1, 6)), (2, 2, (0, 11))):
-        plan = Round(str(folder), number, wrapper, STEPS, kill)
-        with processes(folder, ranks, plan) as (started, _):
-            started[kill[0]].join(DEADLINE_SECONDS)
-            assert started[kill[0]].exitcode == -9
-    (resumed,) = {
-        outcome["resumed"] for outcome in outcomes(folder, 4, Round(str(folder), 3, wrapper, STEPS))
-    }
-    assert 6 <= resumed <= 10
-
-    counts: dict[int, tuple[Counter[int], float]] = {}
-    for number in (1, 2, 3):
-        found = steps_of(folder, number)
-        counts = {step: counts[step] for step in range(1, min(found))} | found
-    return list(counts.values()), list(steps_of(alone, 1).values())
+    play(alone, 1, wrapper, Part(1, STEPS))
+    counts, began = dict[int, tuple[Counter[int], float]](), list[int]()
+    for number, part in enumerate(parts, 1):
+        play(folder, number, wrapper, part)
+        if found := steps_of(folder, number):  # none: the only rank was killed in the first step
+            began.append(min(found))
+            counts = {step: counts[step] for step in range(1, began[-1])} | found
+    assert sorted(counts) == list(range(1, STEPS + 1))
+    return [counts[step] for step in sorted(counts)], list(steps_of(alone, 1).values()), began
 
 
-@pytest.mark.parametrize("wrapper", WRAPPERS)
-def test_two_kills_and_other_numbers_of_ranks_change_no_sample_and_no_loss(
-    tmp_path: Path, wrapper: str
-) -> None:
-    disturbed, undisturbed = trained(tmp_path, wrapper)
+def check(wrapper: str, disturbed: Steps, undisturbed: Steps) -> None:
+    """The same samples and losses; with additions in order, the same bits."""
     assert [samples for samples, _ in disturbed] == [samples for samples, _ in undisturbed]
-    losses = [loss for _, loss in disturbed]
-    assert losses == pytest.approx([loss for _, loss in undisturbed], rel=0, abs=1e-9)
+    losses = [loss for _, loss in undisturbed]
+    if wrapper == IN_ORDER:
+        assert [loss for _, loss in disturbed] == losses
+        return
+    assert [loss for _, loss in disturbed] == pytest.approx(losses, rel=0, abs=1e-9)
     for first in range(0, STEPS, 3):
         epoch: Counter[int] = sum((samples for samples, _ in disturbed[first : first + 3]), Counter())
         assert epoch == Counter(range(SAMPLES))
 
 
-def test_gradients_that_are_added_in_order_give_the_same_bits(tmp_path: Path) -> None:
-    disturbed, undisturbed = trained(tmp_path, IN_ORDER)
-    assert len(disturbed) == STEPS
-    assert disturbed == undisturbed
+@pytest.mark.parametrize("wrapper", [*WRAPPERS, IN_ORDER])
+def test_two_kills_and_other_numbers_of_ranks_change_no_sample_and_no_loss(
+    tmp_path: Path, wrapper: str
+) -> None:
+    disturbed, undisturbed, began = trained(tmp_path, wrapper, TWO_KILLS)
+    check(wrapper, disturbed, undisturbed)
+    assert 7 <= began[-1] <= 11
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100))
+def test_kills_and_changes_of_size_at_random_change_no_sample_and_no_loss(tmp_path: Path, seed: int) -> None:
+    wrapper, parts = schedule(seed)
+    disturbed, undisturbed, _ = trained(tmp_path, wrapper, parts)
+    check(wrapper, disturbed, undisturbed)

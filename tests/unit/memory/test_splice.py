@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import random
 import socket
 import threading
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -59,14 +61,11 @@ def test_without_splice_it_is_read_and_written(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_a_small_pipe_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(splice.fcntl, "F_SETPIPE_SZ", -1)
+    monkeypatch.setattr(fcntl, "F_SETPIPE_SZ", -1)
     assert received(CONTENT) == CONTENT
 
 
 def test_another_error_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(*args: Any, **offset: Any) -> int:
-        raise OSError(errno.ECONNRESET, "reset")
-
-    monkeypatch.setattr(os, "splice", failing)
+    monkeypatch.setattr(os, "splice", mock.Mock(side_effect=ConnectionResetError()))
     with splice.Pipe() as pipe, socket.socket() as sock, pytest.raises(ConnectionResetError):
         pipe.move(sock, 0, 0, 1)
