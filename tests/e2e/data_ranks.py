@@ -76,6 +76,36 @@ def backward(
     return samples, total
 
 
+def tokens_of(micro_batch: tuple[Tensor, Tensor, Tensor]) -> float:
+    """As if sample n were a text of 1 to 7 tokens."""
+    return float((micro_batch[0] % 7 + 1).sum())
+
+
+def token_loss(model: nn.Module, micro_batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+    numbers, inputs, targets = micro_batch
+    errors: Tensor = (model(inputs) - targets) ** 2
+    return (errors.squeeze(1) * (numbers % 7 + 1)).sum()
+
+
+def compare_tokens(differences: dict[str, float], wrapper: str) -> None:
+    """The function that stands on the page, beside the same mean in one process."""
+    names: dict[str, Any] = {"torch": torch, "dist": dist}
+    exec(program("data.md", number=2), names)
+    model, alone = wrapped(wrapper), network()
+    for step in GlobalBatches(SAMPLES, batch_size=BATCH, micro_batch_size=5).load(dataset(), epochs=1):
+        model.zero_grad()
+        alone.zero_grad()
+        whole = dataset()[step.ids]
+        expected = token_loss(alone, whole) / tokens_of(whole)
+        torch.autograd.backward(expected)
+        found = names["backward_per_token"](model, step, token_loss, tokens_of)
+        pairs = zip(gradients(model), gradients(alone), strict=True)
+        differences[f"{wrapper}, tokens, {step.size}"] = max(
+            abs(found - expected.item()) / 1e6,  # the sum is one of float32
+            *(float((one - other).abs().max()) for one, other in pairs),
+        )
+
+
 def gradients(model: nn.Module) -> list[Tensor]:
     found = []
     for parameter in model.parameters():
@@ -112,6 +142,7 @@ def compare(outcome: dict[str, Any]) -> None:
                     abs(total.item() / dist.get_world_size() - expected_loss),
                     *(float((one - other).abs().max()) for one, other in pairs),
                 )
+        compare_tokens(differences, wrapper)
     outcome["differences"] = differences
 
 

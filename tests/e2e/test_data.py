@@ -52,9 +52,9 @@ def outcomes(folder: Path, ranks: int, plan: Round | None) -> list[dict[str, Any
 def test_gradient_and_loss_are_those_of_the_global_batch(tmp_path: Path, ranks: int) -> None:
     for outcome in outcomes(tmp_path, ranks, None):
         assert set(outcome["differences"]) == {
-            f"{wrapper}, {accumulate}, {size}"
+            f"{wrapper}, {what}, {size}"
             for wrapper in WRAPPERS
-            for accumulate in (False, True)
+            for what in (False, True, "tokens")
             for size in (BATCH, SAMPLES % BATCH)
         }
         assert max(outcome["differences"].values()) < 1e-12, outcome["differences"]

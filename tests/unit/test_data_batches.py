@@ -111,6 +111,43 @@ def test_a_loader_begins_at_the_position_of_its_first_step() -> None:
     assert (batches.epoch, batches.taken) == (1, 0)
 
 
+def test_a_loop_ends_with_an_error_if_something_else_has_moved_the_position() -> None:
+    batches = batches_of(1)[0]
+    steps = batches.ids()
+    next(steps)
+    saved = batches.state_dict()
+    next(steps)
+    next(batches.ids())  # a look at one batch
+    with pytest.raises(RuntimeError, match=r"was sample 32 of epoch 0 .*, and is sample 48 of epoch 0 now"):
+        next(steps)
+
+    steps = batches.ids()
+    next(steps)
+    batches.load_state_dict(saved)
+    with pytest.raises(RuntimeError, match="is sample 16 of epoch 0 now"):
+        next(steps)
+    assert batches.state_dict() == saved
+
+
+class Curriculum(Numbered):
+    """A sample is the epoch for which it is asked."""
+
+    epoch = -1
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __getitem__(self, index: int) -> int:
+        del index
+        return self.epoch
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_data_set_knows_the_epoch_in_each_worker(workers: int) -> None:
+    steps = batches_of(1)[0].load(Curriculum(), epochs=3, num_workers=workers, collate_fn=plain)
+    assert all({*samples} == {step.epoch} for step in steps for samples, _ in step)
+
+
 def test_epochs_end_the_loop() -> None:
     batches = batches_of(1)[0]
     batches.seek(9)
@@ -271,7 +308,19 @@ def test_the_sampler_of_a_trainer() -> None:
     with pytest.raises(ValueError, match="a batch has 12 samples, which 5 ranks cannot divide equally"):
         next(iter(batches_of(5, **options)[0].sampler()))
     with pytest.raises(ValueError, match="a batch has 7 samples, which 2 ranks cannot divide equally"):
-        list(batches_of(2)[0].sampler())
+        next(iter(batches_of(2)[0].sampler()))  # before an epoch is trained in vain
+
+
+def test_the_position_of_a_trainer_goes_on_with_another_batch_size() -> None:
+    small, large = batches_of(1)[0], batches_of(1, batch_size=40)[0]
+    for _ in range(9):
+        small.advance()
+    assert (small.epoch, small.taken) == (1, 32)
+    large.load_state_dict(small.state_dict())
+    assert [len(share) for share in large.sampler()] == [40, 31]
+    large.advance()
+    large.advance()
+    assert (large.epoch, large.taken) == (2, 0)
 
 
 class Stream(IterableDataset[int]):

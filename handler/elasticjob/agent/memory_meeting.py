@@ -17,7 +17,7 @@ from typing import Any
 
 from elasticjob.contract.endpoint import format_endpoint, parse_endpoint
 from elasticjob.core.participant import Membership
-from elasticjob.memory.decide import Place, choose_shift
+from elasticjob.memory.decide import Place, choose_shift, in_order
 from elasticjob.memory.membership import Members
 from elasticjob.store.connection import KeyValueStore, StoreConnection
 from elasticjob.watch.heartbeats import ENDPOINT_KEY
@@ -27,7 +27,8 @@ logger = logging.getLogger(__name__)
 MEMBER_KEY = "elasticjob/memory/"
 """With a group rank: where that member takes pieces, and where it runs."""
 PLAN_KEY = "elasticjob/memory/plan"
-"""The token, the ranks of the members that take part, and the shift among them."""
+"""The token, the ranks of the members that take part, in the order in which copies go, and the shift among
+them."""
 MEMBERS_SECONDS = 20.0
 """How long the leader waits for the others."""
 PLAN_SECONDS = 28.0
@@ -81,7 +82,9 @@ class Meeting:
                 MEMBERS_SECONDS,
                 ", ".join(map(str, missing)),
             )
-        found = choose_shift([Place(str(one["node"]), str(one["zone"])) for one in said.values()])
+        places = {rank: Place(str(one["node"]), str(one["zone"])) for rank, one in said.items()}
+        ranks = in_order(places)
+        found = choose_shift([places[rank] for rank in ranks])
         if found.together and all(one["port"] for one in said.values()):
             logger.warning(
                 "round %d: %d of %d members have the copies of their memory checkpoints on their own node",
@@ -89,7 +92,7 @@ class Meeting:
                 found.together,
                 self._m.size,
             )
-        return {"token": secrets.token_hex(16), "ranks": sorted(said), "shift": found.shift}
+        return {"token": secrets.token_hex(16), "ranks": ranks, "shift": found.shift}
 
     def _await_plan(self) -> None:
         try:

@@ -219,9 +219,10 @@ class Checkpoints:
 
         A save to the folder waits first until the previous one is complete, and raises what ``wait`` raises.
         A step that was saved there or resumed from there last is not saved again. Raises ValueError for a
-        lower one.
+        lower one, TypeError for a step that is no whole number.
         """
         check(state)
+        step = progress.whole(step, "Checkpoints.save")
         stops = stopping.is_stopping()
         to_folder = now or step % self._every == 0
         if to_folder or stops:

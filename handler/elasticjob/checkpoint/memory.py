@@ -100,6 +100,12 @@ class MemoryTier:
         """Save the entries of a state; False if this save is skipped. Together."""
         if self.off or step <= self._saves.step:
             return False
+        try:
+            return self._save(step, state)
+        finally:
+            self._planner.let_go()
+
+    def _save(self, step: int, state: Mapping[str, Any]) -> bool:
         plan = self._plan(state)
         last = self._state_of_last()
         usable, ended, well, safe, same = self._ranks.all_say(
@@ -208,9 +214,10 @@ class MemoryTier:
         stale = self._saves.begin(name)
         try:
             content = Content(self._planner, self._final.items, self._metadata, name)
+            self._buffers.drop_smaller(content.size)  # before: the agent asks how much memory is free
             descriptor = self._agent.lend(name.rank, content.size, self._saves.complete, stale)
             try:
-                content.write(self._buffers.get(descriptor, content.size, content.devices))
+                content.write(self._buffers.get(descriptor, content.devices))
                 self._agent.take(name, content.size, descriptor)
             finally:
                 os.close(descriptor)

@@ -34,19 +34,14 @@ class Mappings:
         self._registered: dict[int, torch.device] = {}
         self._refused = False
 
-    def get(self, descriptor: int, size: int, devices: Collection[torch.device]) -> torch.Tensor:
-        """A buffer as a tensor; mapped once, because that touches all of its pages. ``size``: how many bytes
-        of it are needed; ``devices``: the GPUs whose tensors will be copied into it.
-
-        Those that have become too small are let go of: the agent has freed them, and does not count what a
-        mapping keeps.
-        """
+    def get(self, descriptor: int, devices: Collection[torch.device]) -> torch.Tensor:
+        """A buffer as a tensor; mapped once, because that touches all of its pages. ``devices``: the GPUs
+        whose tensors will be copied into it."""
         status = os.fstat(descriptor)
         memory = self._buffers.pop(status.st_ino, None)
         if memory is None:
-            memory = torch.frombuffer(mmap.mmap(descriptor, status.st_size), dtype=torch.uint8)
-        for small in [inode for inode, one in self._buffers.items() if one.numel() < size]:
-            self._let_go(small)
+            with torch.inference_mode(False):  # one that is made in it cannot be written outside of it
+                memory = torch.frombuffer(mmap.mmap(descriptor, status.st_size), dtype=torch.uint8)
         self._buffers[status.st_ino] = memory
         if devices and status.st_ino not in self._registered and not self._refused:
             device = next(iter(devices))
@@ -55,6 +50,12 @@ class Mappings:
         while len(self._buffers) > MAPPED:
             self._let_go(next(iter(self._buffers)))
         return memory
+
+    def drop_smaller(self, size: int) -> None:
+        """Let go of those that have become too small for ``size`` bytes: the agent frees them, and does not
+        count what a mapping keeps."""
+        for small in [inode for inode, one in self._buffers.items() if one.numel() < size]:
+            self._let_go(small)
 
     def clear(self) -> None:
         """Let all of them go."""

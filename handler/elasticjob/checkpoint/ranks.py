@@ -72,7 +72,7 @@ class Ranks:
 
     def all_say(self, *answers: bool) -> list[bool]:
         """For each of these answers, whether all ranks say so. One small collective."""
-        word = torch.tensor([int(answer) for answer in answers])
+        word = torch.tensor([int(answer) for answer in answers], device="cpu")
         if self.group:
             self.together(partial(dist.all_reduce, word, op=dist.ReduceOp.MIN, group=self.group))
         return [bool(number) for number in word.tolist()]

@@ -38,6 +38,10 @@ class PlannedOnce(DefaultSavePlanner):
         self._everywhere: list[SavePlan] = []
         self._metadata: Metadata | None = None
 
+    def let_go(self) -> None:
+        """The state is copied, or was not needed: what its entries have made for it must not live on."""
+        self.state_dict = {}
+
     def create_local_plan(self) -> SavePlan:
         plan = super().create_local_plan()
         if plan == self._local:
@@ -100,6 +104,7 @@ class SharePlanner(PlannedOnce):
     def end(self) -> None:
         """The save has ended: let its copies go."""
         self._copies = {}
+        self.let_go()
 
     def finish_plan(self, new_plan: SavePlan) -> SavePlan:
         final = super().finish_plan(new_plan)

@@ -28,10 +28,14 @@ class TrainState(Stateful):
         model, optimizers = get_state_dict(self._model, self._optimizers)
         return {"model": model, "optimizer": optimizers}
 
+    def unused(self) -> list[torch.optim.Optimizer]:
+        """The optimizers that have made no state yet."""
+        return [optimizer for optimizer in self._optimizers if not optimizer.state]
+
     def to_save(self) -> dict[str, Any]:
         """The same, but without a state that the optimizer has not made itself: DCP makes one to load into,
         by a step without gradients, which Adam would count."""
-        unused = [optimizer for optimizer in self._optimizers if not optimizer.state]
+        unused = self.unused()
         for optimizer in unused:
             optimizer.state[next(one for group in optimizer.param_groups for one in group["params"])] = {}
         try:
@@ -81,7 +85,15 @@ def trained(state: Mapping[str, Any]) -> list[str]:
 
 def load(state: dict[str, Any], **options: Any) -> None:
     """``dcp.load``, which with torch 2.4 puts a plain dictionary in the place of each entry with a
-    ``state_dict``: what is saved later would be that dictionary. Here such entries stay what they are."""
+    ``state_dict``: what is saved later would be that dictionary. Here such entries stay what they are. If it
+    fails, optimizers that had no state have none: DCP has made one to load into, by a step that Adam counts.
+    """
     loaded = dict(state)
-    dcp.load(loaded, **options)
+    unused = [one for value in state.values() if isinstance(value, TrainState) for one in value.unused()]
+    try:
+        dcp.load(loaded, **options)
+    except BaseException:
+        for optimizer in unused:
+            optimizer.state.clear()
+        raise
     state.update({key: value for key, value in loaded.items() if not isinstance(state[key], Stateful)})

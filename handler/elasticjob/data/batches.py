@@ -197,13 +197,18 @@ class GlobalBatches:
 
     def sampler(self) -> EpochSampler:
         """What a Trainer's own DataLoader takes as ``batch_sampler``: this rank's share of each batch that is
-        left of the epoch. It moves no position; ``seek`` does. It raises ValueError if ranks would have
+        left of the epoch. It moves no position; ``advance`` does. It raises ValueError if ranks would have
         shares of different sizes, as nothing weighs their losses then."""
         return EpochSampler(self)
 
     def seek(self, steps: int) -> None:
         """Set the position to that after this number of steps, if all had this ``batch_size``."""
         self._position = self._plan.after(steps)
+
+    def advance(self) -> None:
+        """Set the position to that after one more step: for a Trainer, whose loader takes batches from
+        ``sampler()`` ahead of its loop."""
+        self._position = self._plan.step(self._position)[1]
 
     def state_dict(self) -> dict[str, Any]:
         """The position: the same on all ranks, and at any world size."""
@@ -235,13 +240,14 @@ class GlobalBatches:
     def _shares(self) -> Iterator[list[int]]:
         """This rank's share of each batch that is left of the epoch."""
         rank, world_size = self._rank()
-        for step, _ in self._plan.steps(self._position, self._position.epoch + 1):
-            if step.size % world_size:
+        for size in self._plan.sizes(self._position):
+            if size % world_size:
                 raise ValueError(
-                    f"a batch has {step.size} samples, which {world_size} ranks cannot divide equally. "
+                    f"a batch has {size} samples, which {world_size} ranks cannot divide equally. "
                     "Choose a batch_size that every world size divides, with drop_last; or use load(), which "
                     "weighs unequal shares"
                 )
+        for step, _ in self._plan.steps(self._position, self._position.epoch + 1):
             batch = self._order.batch(step.start, step.size)
             part = share(step.size, rank, world_size)
             yield self._ids(step, batch[part.start : part.stop])
@@ -265,6 +271,12 @@ class GlobalBatches:
             batch = GlobalBatch(step.epoch, step.size, weights, loaded, ids)
             self._position = after
             yield batch
+            if self._position != after:
+                raise RuntimeError(
+                    f"the position was {_told(after)} after this loop's last step, and is "
+                    f"{_told(self._position)} now: another loop over these GlobalBatches has taken a step, "
+                    "or they were loaded or moved. Begin a new loop then; to look at samples, make others"
+                )
             batch._drop()
 
 
@@ -282,17 +294,26 @@ class EpochSampler:
 
 
 class _Samples:
-    """What DataLoader takes for its data set: positions in, samples out."""
+    """What DataLoader takes for its data set: positions in, samples out. It lives for all epochs, in the
+    loader's workers, too: so it tells the data set which epoch it is."""
 
     def __init__(self, dataset: Any, order: Order, seed: int) -> None:
         self.dataset = dataset
         self._order = order
         self._seed = seed
+        self._epoch = -1
 
     def __getitems__(self, batch: tuple[int, Sequence[int]]) -> list[Any]:
         epoch, positions = batch
+        if epoch != self._epoch and hasattr(self.dataset, "set_epoch"):
+            self.dataset.set_epoch(epoch)
+        self._epoch = epoch
         with loading(self._seed, epoch):
             return self._order.load(self.dataset, self._seed, epoch, positions)
+
+
+def _told(position: Position) -> str:
+    return f"sample {position.taken} of epoch {position.epoch}"
 
 
 def _without_exchange(model: nn.Module) -> AbstractContextManager[Any]:

@@ -60,6 +60,11 @@ class Plan:
             step, position = self.step(position)
             yield step, position
 
+    def sizes(self, position: Position) -> list[int]:
+        """The sizes of the batches that are left of the epoch, each once."""
+        whole, rest = divmod(self.samples - self.normal(position).taken, self.batch_size)
+        return [self.batch_size] * (whole > 0) + [rest] * (rest > 0 and not self.drop_last)
+
     def after(self, steps: int) -> Position:
         """The position after this number of steps of this batch size, from the beginning."""
         epoch, done = divmod(steps, self.steps_per_epoch)

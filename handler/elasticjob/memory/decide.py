@@ -118,10 +118,15 @@ class Place:
     zone: str = ""
 
 
+def in_order(places: Mapping[int, Place]) -> list[int]:
+    """The group ranks by zone and node: in this order there is a shift by which no member has its copy on its
+    own node, unless more than half of them are on one."""
+    return sorted(places, key=lambda rank: (places[rank].zone, places[rank].node, rank))
+
+
 @dataclass(frozen=True)
 class Shift:
-    """The member of group rank r sends its copies to the member of rank r + ``shift``, modulo the number of
-    members; 0: to no other."""
+    """Each member sends its copies to the one ``shift`` places after it, in a ring; 0: to no other."""
 
     shift: int
     together: int = 0

@@ -179,7 +179,7 @@ class Keeper:
             self._present(key)
             self._drop_superseded(complete)
             self._shelf.drop(stale, self._round.number)
-            descriptor = self._spare_or_promise(size, own=True, rank=rank)
+            descriptor = self._spare_or_promise(key, size, own=True, rank=rank)
         return self._made(key, size) if descriptor is None else descriptor
 
     def take_back(self, inodes: Iterable[int]) -> None:
@@ -281,7 +281,7 @@ class Keeper:
             self._drop_superseded(complete)
             copies = [one for one, piece in self._shelf.pieces.items() if not piece.own]
             self._shelf.drop(decide.replaced(copies, kept, name), present.number)
-            descriptor = self._spare_or_promise(size, own=False, rank=name.rank)
+            descriptor = self._spare_or_promise(key, size, own=False, rank=name.rank)
         return self._made(key, size) if descriptor is None else descriptor
 
     def take_copy(self, key: str, name: PieceName, size: int, crc32: int, descriptor: int) -> None:
@@ -378,22 +378,29 @@ class Keeper:
             raise RefusedError(f"{piece.name} is held here already, and a piece never changes")
         self._shelf.add(piece)
 
-    def _spare_or_promise(self, size: int, *, own: bool, rank: int) -> int | None:
-        """A spare buffer. None: there is room for a new one, which ``_made`` makes."""
-        if self._off:
-            raise RefusedError(self._off)
-        descriptor = self._shelf.spare(size, own=own, rank=rank)
-        if descriptor is not None:
-            self._shelf.lent[inode(descriptor)] = capacity(descriptor)
-            return descriptor
-        if decide.room(self.limit, self._shelf.held(), rounded(size)):
-            self._shelf.free_spare()
-        why = decide.room(self.limit, self._shelf.held(), rounded(size))
-        why = why or self._gate(rounded(size) + self._shelf.promised)
-        if why:
-            raise RefusedError(why)
-        self._shelf.promised += rounded(size)
-        return None
+    def _spare_or_promise(self, key: str, size: int, *, own: bool, rank: int) -> int | None:
+        """A spare buffer. None: there is room for a new one, which ``_made`` makes. Before the gate denies
+        that, what others are making is awaited: a part of it is in use already, and would count twice."""
+        while True:
+            self._present(key)
+            if self._off:
+                raise RefusedError(self._off)
+            descriptor = self._shelf.spare(size, own=own, rank=rank)
+            if descriptor is not None:
+                self._shelf.lent[inode(descriptor)] = capacity(descriptor)
+                return descriptor
+            if decide.room(self.limit, self._shelf.held(), rounded(size)):
+                self._shelf.free_spare()
+            why = decide.room(self.limit, self._shelf.held(), rounded(size))
+            if why:
+                raise RefusedError(why)
+            why = self._gate(rounded(size) + self._shelf.promised)
+            if not why:
+                self._shelf.promised += rounded(size)
+                return None
+            if not self._shelf.promised:
+                raise RefusedError(why)
+            self._changed.wait_for(lambda: not self._shelf.promised)
 
     # -- without the lock --------------------------------------------------------------------------------
 
@@ -408,6 +415,7 @@ class Keeper:
                 self._shelf.promised -= rounded(size)
                 if descriptor >= 0:
                     self._shelf.lent[inode(descriptor)] = capacity(descriptor)
+                self._changed.notify_all()
         try:
             self._present(key)
         except RefusedError:

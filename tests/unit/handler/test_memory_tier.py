@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import numpy
 import pytest
 import torch
+from torch.distributed.checkpoint.stateful import Stateful
 
-from elasticjob.checkpoint import CheckpointError, Checkpoints
+from elasticjob.checkpoint import CheckpointError, Checkpoints, TrainState
 from elasticjob.checkpoint.directory import Directory
 from elasticjob.checkpoint.memory import MemoryTier
+from elasticjob.checkpoint.memory_load import Pieces
+from elasticjob.checkpoint.memory_piece import PieceError
 from elasticjob.checkpoint.records import Marker, Name
 from elasticjob.contract.names import MEMORY_AGENT_ENV, PROGRESS_DIR_ENV, ROUND_ENV
 from elasticjob.worker.resumed import Source, read_resumed
@@ -134,6 +141,105 @@ def test_tensors_of_all_kinds_come_back(job: Job) -> None:
         assert later.resume(found) == 1
     for key, value in kinds.items():
         assert torch.equal(found[key], value) if isinstance(value, torch.Tensor) else found[key] == value
+
+
+@pytest.mark.parametrize("step", [numpy.int64(3), torch.tensor(3)])
+def test_a_step_may_be_numpys_or_a_tensor(job: Job, step: Any) -> None:
+    with job.open(1) as checkpoints:
+        checkpoints.save(step, state(3))
+        await_copies(checkpoints)
+    assert job.pod.held() == ["1.3.0"]
+    with job.open(2) as checkpoints:
+        assert checkpoints.resume(state(0)) == 3
+        with pytest.raises(
+            TypeError, match=r"Checkpoints.save: step is 4\.5 \(float\), expected a whole number"
+        ):
+            checkpoints.save(4.5, state(4))  # type: ignore[arg-type]
+
+
+def test_a_save_in_inference_mode_is_one_like_all_others(job: Job) -> None:
+    checkpoints = job.open(1)
+    with torch.inference_mode():
+        checkpoints.save(1, state(1))
+    for step in (2, 3, 4):
+        await_copies(checkpoints)
+        checkpoints.save(step, state(step))
+    assert checkpoints._memory is not None
+    assert (checkpoints._memory.off, checkpoints._memory.saved) == ("", 4)
+    checkpoints.close()
+
+
+def test_a_piece_that_grows_lets_go_of_its_buffers_before_it_asks_for_larger_ones(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a container with room for no more: what is still mapped would count twice."""
+    checkpoints = job.open(1)
+    memory = checkpoints._memory
+    assert memory is not None
+    for step in (1, 2, 3):
+        checkpoints.save(step, state(step))
+        await_copies(checkpoints)
+    asked, lend = list[int](), memory._agent.lend
+
+    def noted(rank: int, size: int, *rest: Any) -> int:
+        asked.append(sum(1 for one in memory._buffers._buffers.values() if one.numel() < size))
+        return lend(rank, size, *rest)
+
+    monkeypatch.setattr(memory._agent, "lend", noted)
+    checkpoints.save(4, {**state(4), "log": "x" * 300_000})
+    assert asked == [0]
+    assert not memory.off
+    checkpoints.close()
+
+
+class Gathering(Stateful):
+    """An entry that makes its state anew, as an average of the weights does."""
+
+    def __init__(self) -> None:
+        self.made: list[weakref.ref[torch.Tensor]] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        weights = torch.zeros(1000)
+        self.made.append(weakref.ref(weights))
+        return {"weights": weights}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("every", [100, 1])
+def test_what_an_entry_has_made_for_a_save_does_not_outlive_it(job: Job, every: int) -> None:
+    job.enter(1)
+    entry = Gathering()
+    with Checkpoints(job.folder / "run", every=every, memory_every=1) as checkpoints:
+        for step in (1, 2, 3):
+            checkpoints.save(step, {"average": entry})
+            await_copies(checkpoints)
+            checkpoints.wait()
+            gc.collect()
+            assert [one() for one in entry.made] == [None] * len(entry.made)
+
+
+def test_a_piece_that_cannot_be_read_leaves_an_optimizer_as_it_was(job: Job) -> None:
+    """DCP makes a state to load into, which Adam counts as a step."""
+
+    def fresh() -> tuple[torch.optim.Adam, dict[str, Any]]:
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.Adam(model.parameters())
+        return optimizer, {"train": TrainState(model, optimizer)}
+
+    optimizer, saved = fresh()
+    saved["train"]._model(torch.ones(2)).backward()
+    optimizer.step()
+    with job.open(1) as checkpoints:
+        checkpoints.save(1, saved)
+        await_copies(checkpoints)
+    job.enter(2)
+    optimizer, state = fresh()
+    with Checkpoints(job.folder / "run", every=100, memory_every=1) as checkpoints:
+        with mock.patch.object(Pieces, "open_all", side_effect=PieceError("it is damaged")):
+            assert checkpoints.resume(state) == 0
+        assert not optimizer.state
 
 
 def test_a_step_is_saved_once_in_a_round(job: Job) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elasticjob.memory import decide
-from elasticjob.memory.decide import Place, Shift, choose_shift
+from elasticjob.memory.decide import Place, Shift, choose_shift, in_order
 from elasticjob.memory.pieces import Held, Inventory, PieceName, Save, parse
 
 
@@ -152,6 +152,17 @@ def test_what_training_resumed_from_and_what_is_newest_are_never_let_go(
 def test_copies_go_to_another_node(nodes: str, expected: Shift) -> None:
     places = [Place("" if node == "?" else node) for node in nodes]
     assert choose_shift(places) == expected
+
+
+@given(st.lists(st.sampled_from("abcde"), min_size=2, max_size=12))
+def test_in_order_of_nodes_copies_go_to_another_one_unless_half_of_the_members_are_on_one(
+    nodes: list[str],
+) -> None:
+    places = {2 * rank: Place(node) for rank, node in enumerate(nodes)}
+    ranks = in_order(places)
+    assert sorted(ranks) == sorted(places)
+    together = choose_shift([places[rank] for rank in ranks]).together
+    assert (together == 0) == (2 * max(map(nodes.count, nodes)) <= len(nodes))
 
 
 def test_copies_go_to_another_zone_where_there_is_one() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 import zlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from elasticjob.memory import copies, keeper
+from elasticjob.memory import copies, fetching, keeper
 from elasticjob.memory.client import Agent, State
 from elasticjob.memory.pieces import PieceName
 from tests.unit.memory.agents import SIZE, Pod, begin, content, copied, held_of, name_of, refusal, save
@@ -241,6 +244,32 @@ def test_without_room_a_save_is_refused_with_what_to_do(pods: MakePod) -> None:
     worker = pod.worker()
     save(worker, name_of(1, 3))
     assert "needs 2 times the pieces of its workers" in refusal(lambda: worker.lend(0, SIZE, None, ()))
+
+
+def test_what_is_being_made_does_not_count_twice(pods: MakePod, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two workers ask at once, and there is memory for both."""
+    used = [0]
+    making, may_end = threading.Event(), threading.Event()
+
+    def slowly(size: int) -> int:
+        used[0] += size
+        making.set()
+        assert may_end.wait(60)
+        return fetching.made(size)
+
+    monkeypatch.setattr(keeper, "made", slowly)
+    pod = pods(gate=lambda size: "" if used[0] + size <= 2 * SIZE else f"{2 * SIZE - used[0]} are free")
+    begin(1, pod)
+    first, second = pod.worker(), pod.worker()
+    with ThreadPoolExecutor(2) as pool:
+        lent = [pool.submit(first.lend, 0, SIZE, None, ())]
+        assert making.wait(60)
+        lent.append(pool.submit(second.lend, 1, SIZE, None, ()))
+        time.sleep(0.2)  # it is asked meanwhile, or it waits for no memory either
+        may_end.set()
+        for one in lent:
+            os.close(one.result(60))
+    assert "0 are free" in refusal(lambda: second.lend(1, SIZE, None, ()))
 
 
 def test_the_gate_is_asked_before_memory_is_used(pods: MakePod) -> None:

@@ -123,12 +123,12 @@ def test_a_buffer_is_registered_once_and_before_its_mapping_ends_no_more(
     monkeypatch: pytest.MonkeyPatch, buffers: list[int]
 ) -> None:
     cudart, mappings = played(monkeypatch), Mappings()
-    first = mappings.get(buffers[0], SIZE, {GPU})
+    first = mappings.get(buffers[0], {GPU})
     assert cudart.registered == {first.data_ptr(): SIZE}
-    assert mappings.get(buffers[0], SIZE, {GPU}) is first
+    assert mappings.get(buffers[0], {GPU}) is first
     del first
     for descriptor in buffers[1:]:
-        mappings.get(descriptor, SIZE, {GPU})
+        mappings.get(descriptor, {GPU})
     assert (cudart.calls, len(cudart.registered)) == (MAPPED + 1, MAPPED), "the first one was let go"
     mappings.clear()
     assert not cudart.registered
@@ -138,10 +138,11 @@ def test_buffers_that_have_become_too_small_are_mapped_no_more(buffers: list[int
     """The agent has freed them, and does not count them."""
     mappings, before = Mappings(), _mapped()
     for descriptor in buffers[:2]:
-        mappings.get(descriptor, SIZE, ())
+        mappings.get(descriptor, ())
     assert len(_mapped() - before) == 2
     grown = make_buffer(2 * SIZE)
-    mappings.get(grown, 2 * SIZE, ())
+    mappings.drop_smaller(2 * SIZE)
+    mappings.get(grown, ())
     assert _mapped() - before == {str(os.fstat(grown).st_ino)}
     mappings.clear()
     os.close(grown)
@@ -151,7 +152,7 @@ def test_a_state_without_gpus_asks_for_no_cuda(monkeypatch: pytest.MonkeyPatch, 
     cudart, mappings = played(monkeypatch), Mappings()
     calls = []
     for devices in (set[torch.device](), {GPU}):  # the state has moved to a GPU
-        mappings.get(buffers[0], SIZE, devices)
+        mappings.get(buffers[0], devices)
         calls.append(cudart.calls)
     assert calls == [0, 1]
     mappings.clear()
@@ -165,7 +166,7 @@ def test_where_cuda_refuses_saves_go_on_and_it_is_said_once(
     cudart = played(monkeypatch, code=2)
     mappings = Mappings()
     for descriptor in buffers:
-        mappings.get(descriptor, SIZE, {GPU}).fill_(1)
+        mappings.get(descriptor, {GPU}).fill_(1)
     mappings.clear()
     (text,) = warnings
     assert "65,536 bytes of memory were not registered with CUDA" in text
