@@ -22,7 +22,21 @@ def waiting(s: Settings, record: RoundRecord | None, seconds: float) -> str:
 
 
 def forbidden(s: Settings, error: str, seconds: float) -> str:
-    """Rights are missing: what to hand to those who may grant them."""
+    """A 403 that is no denial by a policy: rights are missing, or something else refuses."""
+    if _MISSING_RIGHT.search(error):
+        return _not_granted(s, error, seconds)
+    refused = f"the API server has refused this pod's requests for {seconds:.0f} s: {error}. "
+    if "exceeded quota" in error:
+        return refused + (
+            "A run without an operator needs one Lease for itself and one for each pod in namespace "
+            f"{s.namespace}. A pod that has failed and is kept has one, too. Raise the quota's "
+            "count/leases.coordination.k8s.io, or delete pods that have ended"
+        )
+    return refused + "This does not say that a right is missing: a Role would not help"
+
+
+def _not_granted(s: Settings, error: str, seconds: float) -> str:
+    """What to hand to those who may grant the rights."""
     user = _ACCOUNT.search(error)
     account = user[2] if user is not None else UNKNOWN_ACCOUNT
     shared = " (all other pods use it, too: better give these pods one of their own)"
@@ -67,4 +81,7 @@ subjects:
 
 UNKNOWN_ACCOUNT = "SERVICE-ACCOUNT-OF-THE-PODS"
 """Stands in the manifest where the API server has not said who asked."""
+_MISSING_RIGHT = re.compile(r"\bUser \"[^\"]*\" cannot ")
+"""How the API server says that no Role grants a request. A quota, a namespace that is being deleted and a
+proxy on the way answer with 403, too."""
 _ACCOUNT = re.compile(r"\bsystem:serviceaccount:([a-z0-9-]+):([a-z0-9.-]*[a-z0-9])")

@@ -45,8 +45,8 @@ def test_the_account_may_be_of_another_namespace() -> None:
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "true", "namespace": "007"}]
 
 
-def test_a_person_or_an_answer_without_a_user_leaves_the_name_open() -> None:
-    _, binding = handed_over("403 Forbidden")
+def test_a_person_leaves_the_name_open() -> None:
+    _, binding = handed_over('leases is forbidden: User "ada" cannot list resource "leases"')
     assert binding["subjects"][0]["name"] == UNKNOWN_ACCOUNT
 
 
@@ -62,3 +62,25 @@ def test_where_a_policy_refuses_no_role_is_asked_for() -> None:
     assert error in said
     assert "An admission policy or webhook" in said
     assert "kind: Role" not in said
+
+
+QUOTA = (
+    'leases.coordination.k8s.io "mnist-0" is forbidden: exceeded quota: objects, requested: '
+    "count/leases.coordination.k8s.io=1, used: count/leases.coordination.k8s.io=20, limited: "
+    "count/leases.coordination.k8s.io=20"
+)
+REFUSED = {
+    "quota": QUOTA,
+    "namespace": 'leases.coordination.k8s.io "mnist-0" is forbidden: unable to create new content in '
+    "namespace research because it is being terminated",
+    "proxy": "403 Forbidden",
+}
+
+
+@pytest.mark.parametrize("error", REFUSED.values(), ids=REFUSED.keys())
+def test_where_no_right_is_missing_no_role_is_asked_for(error: str) -> None:
+    """The API server says 403 to these, too."""
+    said = messages.forbidden(SETTINGS, error, 11)
+    assert error in said
+    assert "kind: Role" not in said
+    assert ("needs one Lease for itself and one for each pod" in said) == (error == QUOTA)
