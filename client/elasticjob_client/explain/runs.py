@@ -17,15 +17,23 @@ from elasticjob.contract.participant_record import AnnouncedState, ParticipantRe
 from elasticjob.contract.reports import ProgressReport, RoundReport
 from elasticjob.contract.round_record import RoundRecord
 from elasticjob.contract.text import counted, in_a_row
+from elasticjob.peers.forming import DELETE_ENDED
 from elasticjob.peers.records import PeerRecord
 from elasticjob.peers.run import PEER_ANNOTATION, STATE_ANNOTATION, round_lease
 from elasticjob.peers.settled import Settled
+from elasticjob.rounds.state import Member, MemberState
 from elasticjob_client.explain.lease_progress import last_step_time
 from elasticjob_client.explain.listing import JobRow
 from elasticjob_client.explain.status import JobStatus, PodRow
 from elasticjob_client.explain.why import Story
 from elasticjob_client.resource import CurrentRound, Progress
 
+GONE = "Gone"
+"""The role of a member whose pod has gone, and its Lease with it."""
+ENDED = (MemberState.SUCCEEDED, MemberState.LOST)
+"""The states of members that say more than that the pod has gone."""
+NO_PODS = "WaitingForPods"
+"""The state of a run that is not over and has no pods. Its round Lease may still have a round that runs."""
 UNREADABLE = "Unreadable"
 """The state of a run whose round Lease cannot be read."""
 
@@ -61,6 +69,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     lease: LeaseOf
     peers: Sequence[Peer] = ()
+    present: Mapping[str, str] = {}
+    """The pods' UIDs by name, of the Leases of all pods, also of those that cannot be read."""
     settled: Settled | None = None
     record: RoundRecord | None = None
     unreadable: str = ""
@@ -71,6 +81,16 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         member = self.settled.state.leader if self.settled is not None else None
         found = [peer for peer in self.peers if member is not None and peer.lease.name == member.name]
         return found[0] if found else None
+
+    @property
+    def members_there(self) -> int:
+        """How many members of the present round, or of the last, have a Lease."""
+        members = self.settled.state.members if self.settled is not None else ()
+        return sum(not self.is_gone(m) for m in members)
+
+    def is_gone(self, member: Member) -> bool:
+        """Whether this incarnation of a member has no Lease: that goes with its pod."""
+        return self.present.get(member.name) != member.key
 
     @property
     def established(self) -> bool:
@@ -98,10 +118,12 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
             return UNREADABLE
         if self.settled.closed:
             return self.settled.outcome
-        if not self.settled.state.active:
-            return "FormingRound"
-        if self.standstill:
+        if not self.peers and not self.members_there:
+            return NO_PODS
+        if self.standstill or (self.record is not None and DELETE_ENDED in self.record.waiting_message):
             return "WaitingForFencing"
+        if not self.settled.state.active or not self.members_there:
+            return "FormingRound"
         return "Training" if self.established else "Establishing"
 
 
@@ -146,7 +168,7 @@ def status(run: Run, now: datetime) -> JobStatus:
         current_round=CurrentRound(
             number=r.number,
             phase=r.phase,
-            members=len(r.members) if r.active else 0,
+            members=len(r.members) if r.active and run.members_there else 0,
             leader_pod_name=r.leader.name if r.leader is not None else "",
             start_time=r.start,
             cause=r.cause,
@@ -183,17 +205,19 @@ def why(run: Run) -> Story:
     settled = run.settled
     sentences = [run.unreadable] if settled is None else []
     if settled is not None:
-        r = settled.state
+        r, there = settled.state, bool(run.members_there)
         if settled.closed:
             sentences.append(f"The run is {settled.outcome}: {settled.message}")
         elif r.active and settled.message:
-            sentences.append(f"Round {r.number} runs with {counted(len(r.members), 'member')}.")
+            sentences += [f"Round {r.number} runs with {counted(len(r.members), 'member')}."] * there
             sentences.append(f"The last round that ended: {settled.message}")
         elif r.cause:
             sentences.append(f"Round {r.number} ended ({r.cause}): {settled.message}")
         if settled.early_ends > 1:
             sentences.append(f"{in_a_row(settled.early_ends, 'round')} ended early, without progress.")
-        if run.standstill:
+        if run.state == NO_PODS:
+            sentences.append(f"It waits: {_no_pods(run)}")
+        elif run.standstill:
             sentences.append(f"It waits: {run.standstill}")
         elif run.record is not None and run.record.waiting_message and not settled.closed:
             sentences.append(f"The next round waits: {run.record.waiting_message}")
@@ -213,7 +237,14 @@ def _run(lease: LeaseOf, leases: Sequence[LeaseOf]) -> Run:
     except RecordError as error:
         return Run(name=name, lease=lease, unreadable=f"Lease {lease.name} cannot be read: {error}")
     mine = [other for other in leases if other.namespace == lease.namespace]
-    return Run(name=name, lease=lease, peers=list(_peers(mine, settled.run)), settled=settled, record=record)
+    return Run(
+        name=name,
+        lease=lease,
+        peers=list(_peers(mine, settled.run)),
+        present={other.name: other.holder for other in mine},
+        settled=settled,
+        record=record,
+    )
 
 
 def _peers(leases: Sequence[LeaseOf], run: str) -> Iterator[Peer]:
@@ -236,11 +267,26 @@ def _message(run: Run) -> str:
     r = settled.state
     coordinator = run.lease.holder.partition("_")[0]
     led = f", coordinator {coordinator}" if coordinator else ", without a coordinator"
+    if run.state == NO_PODS:
+        return _no_pods(run)
     if run.standstill:
         return run.standstill
-    if r.active and r.leader is not None:
+    if r.active and r.leader is not None and run.members_there:
         return f"round {r.number} with {counted(len(r.members), 'member')}, leader {r.leader.name}{led}"
+    if r.active:
+        there = counted(len(run.peers), "pod")
+        return f"no member of round {r.number} is there any more, and {there} for the next{led}"
     return record.waiting_message or f"{counted(len(run.peers), 'pod')} there{led}"
+
+
+def _no_pods(run: Run) -> str:
+    settled = run.settled
+    assert settled is not None
+    after = f" after round {settled.state.number}" if settled.state.number else ""
+    return (
+        f"no pod of run {settled.run} is there. It goes on{after} when pods with this --rdzv-id come. "
+        f"If none will come, delete Lease {run.lease.name}"
+    )
 
 
 def _pods(run: Run) -> list[PodRow]:
@@ -252,7 +298,7 @@ def _pods(run: Run) -> list[PodRow]:
             pod=m.name,
             rank=m.group_rank,
             slot=by_name[m.name].slot if m.name in by_name else None,
-            role=m.state,
+            role=GONE if run.is_gone(m) and m.state not in ENDED else m.state,
             processes=by_name[m.name].record.local_world_size if m.name in by_name else None,
             message=m.message,
         )

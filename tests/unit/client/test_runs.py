@@ -274,3 +274,55 @@ def test_one_that_succeeded_is_shown_so(server: Server, run: Run, table: Table) 
     found = json.loads(run("status", "mnist", "-o", "json").stdout)
     assert found["pods"][0]["role"] == AnnouncedState.SUCCEEDED
     assert ParticipantRecord.parse(table.peers["pod-0"].record.dump()).state == AnnouncedState.SUCCEEDED
+
+
+def roles(run: Run) -> list[tuple[str, str]]:
+    return [(p["pod"], p["role"]) for p in json.loads(run("status", "mnist", "-o", "json").stdout)["pods"]]
+
+
+def test_a_run_without_pods_does_not_train(server: Server, run: Run, table: Table) -> None:
+    """Their Leases have gone with them, and no one is left to write into the round Lease."""
+    put(server, round_of(table.settled))
+    assert run("status", "mnist").stdout.startswith(
+        f"mnist is WaitingForPods: no pod of run {RUN.id} is there. It goes on after round 1 when pods with "
+        "this --rdzv-id come. If none will come, delete Lease mnist.peers-round\n"
+    )
+    assert roles(run) == [("pod-0", "Gone"), ("pod-1", "Gone")]
+    (row,) = json.loads(run("list", "-o", "json").stdout)["items"]
+    assert (row["state"], row.get("members", 0)) == ("WaitingForPods", 0)
+    said = run("why", "mnist").stdout
+    assert f"It waits: no pod of run {RUN.id} is there." in said
+    assert "runs with" not in said
+
+
+def test_a_run_that_never_trained_and_has_no_pods_says_so(server: Server, run: Run) -> None:
+    put(server, round_of(Table().settled, "too few pods"))
+    said = run("status", "mnist").stdout
+    assert said.startswith(f"mnist is WaitingForPods: no pod of run {RUN.id} is there. It goes on when pods")
+
+
+def test_members_are_known_by_the_uid_of_their_pods(server: Server, run: Run, table: Table) -> None:
+    """A StatefulSet has made pod-1 again. The Lease of pod-0 cannot be read: its pod is there."""
+    unreadable = lease("pod-0", {PEER_ANNOTATION: "{"}, table.peers["pod-0"].key)
+    again = participant(table, "pod-1")
+    again["spec"]["holderIdentity"] = "another"
+    put(server, round_of(table.settled), unreadable, again)
+    assert roles(run) == [("pod-0", "Member"), ("pod-1", "Gone")]
+    assert run("status", "mnist").stdout.startswith("mnist is Establishing: round 1 with 2 members")
+    put(server, round_of(table.settled), again, participant(table, "pod-2"))
+    assert run("status", "mnist").stdout.startswith(
+        "mnist is FormingRound: no member of round 1 is there any more, and 2 pods for the next, "
+    )
+
+
+def test_a_run_whose_last_round_may_train_waits_for_fencing(server: Server, run: Run, table: Table) -> None:
+    """In the words of the coordinator."""
+    table.report("pod-0", established=True, silent_ranks=(1,))
+    table.look()
+    table.join("pod-2")
+    table.look(after=60)
+    waiting = table.look(after=60).waiting
+    assert "no member of the last round is known to have left it" in waiting
+    put(server, round_of(table.settled, waiting), *(participant(table, f"pod-{n}") for n in range(3)))
+    assert run("status", "mnist").stdout.startswith(f"mnist is WaitingForFencing: {waiting}\n")
+    assert f"The next round waits: {waiting}" in run("why", "mnist").stdout
