@@ -42,13 +42,13 @@ def run(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[PeerRun]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("example", "job"),
-    [("job.yaml", NAME), ("statefulset.yaml", ""), ("jobset.yaml", f"{NAME}-workers-0")],
+    [("job", NAME), ("statefulset", ""), ("jobset", f"{NAME}-workers-0")],
     ids=["job", "set", "jobset"],
 )
 def test_the_example_trains_loses_a_pod_and_ends_well(run: PeerRun, example: str, job: str) -> None:
     """The example's own script goes on from a checkpoint, to its last step. Of the manifests, only the claim
     is replaced."""
-    run.apply(example)
+    run.apply(f"{example}.yaml")
     first = run.trains(1, members=3)
     assert first.state.number == 1
     names = [m.name for m in first.state.members]
@@ -59,7 +59,7 @@ def test_the_example_trains_loses_a_pod_and_ends_well(run: PeerRun, example: str
     assert min(step["step"] for step in run.steps(later.state.number)) > 1, "it begins where it was saved"
     over = run.closes()
     assert over.outcome == "Complete", over.message
-    result = json.loads((run.folder / "peers" / "result.json").read_text())
+    result = json.loads((run.folder / example / "result.json").read_text())
     assert result["steps"] == STEPS
     assert result["resumed_from_step"] > 0
     if job:

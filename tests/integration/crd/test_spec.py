@@ -97,6 +97,9 @@ def test_the_example_without_an_operator_is_accepted(cluster: ClusterAccess, nam
     answer = cluster.kubectl("apply", "-n", namespace, "--dry-run=server", "-k", str(folder))
     assert "job.batch/digits created" in answer.stdout
     assert "elasticjob.elasticjob.dev" not in answer.stdout
+    job = ("create", "-n", namespace, "--dry-run=server", "-f", str(folder / "job.yaml"))
+    replaced = cluster.kubectl(*job, "-o", "jsonpath={.spec.podReplacementPolicy}").stdout
+    assert replaced == "TerminatingOrFailed", "a pod on a dead node is replaced"
 
 
 def test_the_documented_init_container_is_accepted_in_the_example(

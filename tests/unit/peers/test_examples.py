@@ -28,13 +28,28 @@ def workload(example: str) -> dict[str, Any]:
 
 
 def pod_spec(example: str) -> dict[str, Any]:
-    """Without what its kind requires, and without the run's id."""
+    """Without what its kind requires, and without the run's id and its directory."""
     spec: dict[str, Any] = workload(example)["spec"]["template"]["spec"]
     # A StatefulSet takes no other than Always, which is the default.
     assert spec.pop("restartPolicy", "Always") == ("Always" if example == "statefulset.yaml" else "Never")
     (run,) = spec["containers"][0].pop("env")
     assert run == {"name": "RUN", **RUN_OF[example]}
+    folder = f"/checkpoints/{example.removesuffix('.yaml')}"
+    args = spec["containers"][0].pop("args")
+    assert args == [f"--checkpoint-dir={folder}", f"--step-log={folder}/steps.jsonl"]
     return spec
+
+
+@pytest.mark.parametrize("example", ["job.yaml", "jobset.yaml"])
+def test_a_pod_on_a_dead_node_is_replaced(example: str) -> None:
+    """With a podFailurePolicy, Kubernetes waits until the old one has ended: podReplacementPolicy Failed."""
+    assert not workload(example)["spec"].keys() & {"podFailurePolicy", "podReplacementPolicy"}
+
+
+@pytest.mark.parametrize("example", RUN_OF)
+def test_it_is_said_how_to_train_on_all_gpus(example: str) -> None:
+    """torchrun's default is one worker in each pod; these train on CPUs."""
+    assert "# On GPUs add --nproc-per-node=gpu" in (EXAMPLES / example).read_text()
 
 
 @pytest.mark.parametrize("example", ["statefulset.yaml", "jobset.yaml"])
