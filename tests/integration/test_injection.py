@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from devcluster.access import ClusterAccess, KubectlError
 from elasticjob_operator.act.injection import HANDLER_DIR, VOLUME, HandlerImage
 from elasticjob_operator.act.refusals import refused_containers
 from elasticjob_operator.act.template import pod_of
 from elasticjob_operator.plan.state.model import Job, JobSpec
-from tests.dockerfile import Build
+from tests.dockerfile import ROOT, Build
 
 ALLOWED: dict[str, Any] = {
     "allowPrivilegeEscalation": False,
@@ -163,3 +166,46 @@ def test_what_is_injected_wins_quietly_over_what_the_image_has(handler_image: Bu
     assert answer.stdout.splitlines() == ["2", f"{site}/elasticjob/entry.py"]
     assert "elasticjob" not in answer.stderr
     assert "k8s" not in answer.stderr
+
+
+HIDES = """
+import urllib3
+from torch.distributed.elastic.rendezvous import rendezvous_handler_registry as registry
+from elasticjob.api import http
+print(urllib3.__file__)
+print(http.urllib3.__file__)
+print(registry._registry["k8s"].__code__.co_filename)
+"""
+
+
+def test_the_documented_init_container_hides_no_package_of_the_image(
+    handler_image: Build, tmp_path: Path
+) -> None:
+    """What its script makes has urllib3 inside, as what the operator injects. It may run twice: an emptyDir
+    stays when a pod's containers are made again."""
+    page = (ROOT / "docs" / "use" / "without-an-operator.md").read_text()
+    *_, template = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    (container,) = yaml.safe_load(template)["spec"]["initContainers"]
+    wheels, handler = tmp_path / "wheels", tmp_path / "handler"
+    places = {"/checkpoints": str(wheels), "/handler": str(handler)}
+    command = [re.sub("/checkpoints|/handler", lambda m: places[m[0]], word) for word in container["command"]]
+
+    def run(*words: str) -> None:
+        path = f"{handler_image.python}/bin:{os.environ['PATH']}"
+        subprocess.run(words, cwd=ROOT, env={**os.environ, "PATH": path}, check=True, timeout=240)
+
+    run("pip", "wheel", "--quiet", "--wheel-dir", str(wheels), "./handler")
+    run(*command)
+    run(*command)
+    answer = subprocess.run(
+        [sys.executable, "-c", HIDES],
+        env={**os.environ, "PYTHONPATH": str(handler)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    scripts, handlers, entry = answer.stdout.splitlines()
+    assert not scripts.startswith(str(tmp_path))
+    assert handlers == f"{handler}/elasticjob/_vendor/urllib3/__init__.py"
+    assert entry == f"{handler}/elasticjob/entry.py"
