@@ -21,6 +21,7 @@ from elasticjob.peers.forming import DELETE_ENDED
 from elasticjob.peers.records import PeerRecord
 from elasticjob.peers.run import PEER_ANNOTATION, STATE_ANNOTATION, round_lease
 from elasticjob.peers.settled import Settled
+from elasticjob.rounds.causes import ESTABLISHING
 from elasticjob.rounds.state import Member, MemberState
 from elasticjob_client.explain.lease_progress import last_step_time
 from elasticjob_client.explain.listing import JobRow
@@ -34,6 +35,11 @@ ENDED = (MemberState.SUCCEEDED, MemberState.LOST)
 """The states of members that say more than that the pod has gone."""
 NO_PODS = "WaitingForPods"
 """The state of a run that is not over and has no pods. Its round Lease may still have a round that runs."""
+NETWORK = (
+    "the pods have to reach each other on all TCP ports: see that no NetworkPolicy forbids it "
+    "(docs/use/without-an-operator.md)"
+)
+"""What to do about rounds whose members do not meet."""
 UNREADABLE = "Unreadable"
 """The state of a run whose round Lease cannot be read."""
 
@@ -336,6 +342,12 @@ def _progress(run: Run, now: datetime) -> tuple[Progress | None, int | None]:
 
 
 def _next(run: Run) -> list[str]:
+    if run.settled is not None and run.settled.state.cause in ESTABLISHING and not run.established:
+        return [*_steps(run), NETWORK]
+    return _steps(run)
+
+
+def _steps(run: Run) -> list[str]:
     if run.state in ("Failed", "Complete"):
         return ["a run that has ended stays ended: start the next one with another --rdzv-id"]
     if run.state == UNREADABLE:

@@ -234,7 +234,11 @@ class Establishment:
         if self._leads:
             unarrived = self._unarrived()
             members = counted(len(unarrived), "member")
-            logger.warning("round %d: %s did not reach this leader in time", m.number, members)
+            logger.warning(
+                "round %d: %s did not reach this leader in time. Does a NetworkPolicy keep pods from it?",
+                m.number,
+                members,
+            )
             self._agent.report(
                 RoundReport(m.nonce, unarrived_ranks=unarrived, message="did not arrive in time")
             )

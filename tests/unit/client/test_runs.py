@@ -326,3 +326,13 @@ def test_a_run_whose_last_round_may_train_waits_for_fencing(server: Server, run:
     put(server, round_of(table.settled, waiting), *(participant(table, f"pod-{n}") for n in range(3)))
     assert run("status", "mnist").stdout.startswith(f"mnist is WaitingForFencing: {waiting}\n")
     assert f"The next round waits: {waiting}" in run("why", "mnist").stdout
+
+
+def test_members_that_do_not_meet_are_a_matter_of_the_network(server: Server, run: Run, table: Table) -> None:
+    pods = [participant(table, f"pod-{n}") for n in range(3)]
+    put(server, round_of(table.settled), *pods)
+    assert "NetworkPolicy" not in run("status", "mnist").stdout
+    state = replace(table.settled.state, nonce="next", phase="Broken", cause="NotEstablished")
+    put(server, round_of(replace(table.settled, state=state)), *pods)
+    for command in ("status", "why"):
+        assert "see that no NetworkPolicy forbids it" in run(command, "mnist").stdout
