@@ -118,6 +118,12 @@ def test_the_documented_init_container_is_accepted_in_the_example(
     assert "created (server dry run)" in cluster.kubectl(*create, input=json.dumps(job)).stdout
 
 
+def test_the_documented_network_policy_is_accepted(cluster: ClusterAccess, namespace: str) -> None:
+    (policy,) = (one for one in documented("without-an-operator.md") if "kind: NetworkPolicy" in one)
+    create = ("create", "-n", namespace, "--dry-run=server", "--validate=strict", "-f", "-")
+    assert "created (server dry run)" in cluster.kubectl(*create, input=policy).stdout
+
+
 KUBEFLOW = Path(__file__).parents[2] / "unit" / "client" / "kubeflow"
 
 
