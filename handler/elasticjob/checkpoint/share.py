@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import nn
 from torch.distributed.checkpoint import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 
 from elasticjob.checkpoint.errors import CheckpointError
+
+try:
+    from torch.distributed.tensor import DTensor
+except ImportError:  # torch 2.4
+    from torch.distributed._tensor import DTensor
 
 _AS_BEFORE = "as before"
 """``planner_data`` of a plan without items: it stands for this rank's plan of the save before."""
@@ -34,6 +40,8 @@ class PlannedOnce(DefaultSavePlanner):
     def forget(self) -> None:
         """A save has failed. The ranks may not agree on what was planned, so all plan the next save again."""
         self._local: SavePlan | None = None
+        self._likeness: dict[str, Any] | None = None
+        """That of the state for which ``_local`` was planned."""
         self._final: SavePlan | None = None
         self._everywhere: list[SavePlan] = []
         self._metadata: Metadata | None = None
@@ -43,7 +51,12 @@ class PlannedOnce(DefaultSavePlanner):
         self.state_dict = {}
 
     def create_local_plan(self) -> SavePlan:
+        found = likeness(self.state_dict)
+        before = None if self._local is None else self._local.planner_data
+        if found is not None and (found, self.mappings) == (self._likeness, before):
+            return SavePlan([], planner_data=_AS_BEFORE)
         plan = super().create_local_plan()
+        self._likeness = found
         if plan == self._local:
             return SavePlan([], planner_data=_AS_BEFORE)
         self._local = plan
@@ -117,6 +130,27 @@ class SharePlanner(PlannedOnce):
         if copy is None:
             raise CheckpointError(f"{write_item.index.fqn} could not be copied")
         return copy
+
+
+def likeness(state: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What DCP's plan of a flat state depends on, by key. It takes much less time to find than a plan. None
+    if there are tensors of which that is not known, such as FSDP1's."""
+    found: dict[str, Any] = {}
+    for key, value in state.items():
+        if isinstance(value, DTensor):
+            mesh = (value.device_mesh, value.placements, value.shape)
+            found[key] = (*mesh, *_properties(value.to_local()))
+        elif type(value) in (torch.Tensor, nn.Parameter):
+            found[key] = _properties(value)
+        elif isinstance(value, torch.Tensor) or hasattr(value, "__create_write_items__"):
+            return None
+        else:
+            found[key] = None  # bytes, which are made when they are written
+    return found
+
+
+def _properties(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.dtype, tensor.layout, tensor.requires_grad, tensor.is_pinned()
 
 
 def divided_in_pods(plans: Sequence[SavePlan], pods: Sequence[str]) -> list[SavePlan]:

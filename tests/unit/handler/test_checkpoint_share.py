@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,11 +11,19 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint import DefaultSavePlanner, default_planner
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import SavePlan
+from torch.distributed.device_mesh import init_device_mesh
 
 from elasticjob.checkpoint import CheckpointError, Checkpoints
-from elasticjob.checkpoint.share import SharePlanner
+from elasticjob.checkpoint.share import SharePlanner, is_as_before
+
+try:
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+except ImportError:  # torch 2.4
+    from torch.distributed._tensor import Replicate, Shard, distribute_tensor
 
 RANKS = 3
 State = Mapping[str, Any]
@@ -77,6 +86,69 @@ def test_saves_that_are_alike_are_planned_once() -> None:
     assert [planner._final for planner in planners] == finals
     assert second == first
     assert second is not first, "DCP writes into it"
+
+
+def variants() -> dict[str, Any]:
+    """Values of one entry: some have the same plan, most have not."""
+    mesh = init_device_mesh("cpu", (1,))
+    tensor = torch.zeros(6, 4)
+    return {
+        "float": tensor,
+        "other values": torch.ones(6, 4),
+        "shape": torch.zeros(4, 6),
+        "a part": torch.zeros(7, 4)[1:],
+        "double": tensor.double(),
+        "parameter": torch.nn.Parameter(tensor),
+        "parameter without gradient": torch.nn.Parameter(tensor, requires_grad=False),
+        "number": 7,
+        "text": "seven",
+        "nested": {"a": tensor},
+        "otherwise nested": {"a": 7},
+        "list": [tensor, 7],
+        "sharded": distribute_tensor(tensor, mesh, [Shard(0)]),
+        "sharded by columns": distribute_tensor(tensor, mesh, [Shard(1)]),
+        "sharded, other values": distribute_tensor(tensor + 1, mesh, [Shard(0)]),
+        "replicated": distribute_tensor(tensor, mesh, [Replicate()]),
+        "sharded double": distribute_tensor(tensor.double(), mesh, [Shard(0)]),
+        "of a class of its own": torch.zeros(6, 4).as_subclass(OfItsOwn),
+    }
+
+
+class OfItsOwn(torch.Tensor):
+    """As quantised tensors are."""
+
+
+def test_what_is_like_before_has_the_same_plan_and_is_found_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, plan = list[dict[str, Any]](), default_planner.create_default_local_save_plan
+
+    def noted(state: dict[str, Any], is_coordinator: bool) -> SavePlan:
+        made.append(state)
+        return plan(state, is_coordinator)
+
+    def fresh(state: State) -> SavePlan:
+        planner = DefaultSavePlanner()
+        planner.set_up_planner(dict(state), is_coordinator=True)
+        return planner.create_local_plan()
+
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    try:
+        found = variants()
+        for (first, one), (second, other) in itertools.product(found.items(), repeat=2):
+            same = fresh({"entry": one}) == fresh({"entry": other})
+            planner = SharePlanner()
+            with monkeypatch.context() as patched:
+                patched.setattr(default_planner, "create_default_local_save_plan", noted)
+                for value in (one, other):
+                    made.clear()
+                    planner.set_up_planner({"entry": value}, is_coordinator=True)
+                    told = planner.create_local_plan()
+            assert is_as_before(told) == same, (first, second)
+            if first == second and first != "of a class of its own":
+                assert not made, first
+    finally:
+        dist.destroy_process_group()
 
 
 def test_a_change_on_one_rank_is_planned_by_all() -> None:
