@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from elasticjob_client.cli.options import now
 from elasticjob_client.errors import ClientError, Forbidden, NotFound, translated_errors
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def _found(jobs: Jobs, namespace: str, name: str = "") -> list[Run]:
     labels: LabelSelector = {RUN_LABEL: name or exists()}
     with translated_errors(f"list Leases of namespace {namespace}", jobs.server):
         leases = list(jobs.client.list(Lease, namespace=namespace, labels=labels))
-    return runs.runs([_lease(one) for one in leases])
+    return runs.runs([_lease(one) for one in leases], now())
 
 
 def _lease(found: Lease) -> LeaseOf:
@@ -72,4 +73,5 @@ def _lease(found: Lease) -> LeaseOf:
         holder=(found.spec.holderIdentity if found.spec else None) or "",
         annotations=(metadata.annotations if metadata else None) or {},
         created=metadata.creationTimestamp if metadata else None,
+        renewed=found.spec.renewTime if found.spec else None,
     )

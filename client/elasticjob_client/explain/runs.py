@@ -19,13 +19,14 @@ from elasticjob.contract.round_record import RoundRecord
 from elasticjob.contract.text import counted, in_a_row
 from elasticjob.peers.forming import DELETE_ENDED
 from elasticjob.peers.records import PeerRecord
-from elasticjob.peers.run import PEER_ANNOTATION, STATE_ANNOTATION, round_lease
+from elasticjob.peers.run import PEER_ANNOTATION, RUN_LABEL, STATE_ANNOTATION, round_lease
 from elasticjob.peers.settled import Settled
 from elasticjob.rounds.causes import ESTABLISHING
 from elasticjob.rounds.state import Member, MemberState
 from elasticjob_client.explain.lease_progress import last_step_time
 from elasticjob_client.explain.listing import JobRow
 from elasticjob_client.explain.status import JobStatus, PodRow
+from elasticjob_client.explain.times import duration
 from elasticjob_client.explain.why import Story
 from elasticjob_client.resource import CurrentRound, Progress
 
@@ -33,6 +34,8 @@ GONE = "Gone"
 """The role of a member whose pod has gone, and its Lease with it."""
 ENDED = (MemberState.SUCCEEDED, MemberState.LOST)
 """The states of members that say more than that the pod has gone."""
+SILENT_SECONDS = 600
+"""A member of a running round renews its Lease every minute. The rest is for clocks that disagree."""
 NO_PODS = "WaitingForPods"
 """The state of a run that is not over and has no pods. Its round Lease may still have a round that runs."""
 NETWORK = (
@@ -58,6 +61,7 @@ class LeaseOf(msgspec.Struct, frozen=True, kw_only=True):
     holder: str = ""
     annotations: Mapping[str, str] = {}
     created: datetime | None = None
+    renewed: datetime | None = None
 
 
 class Peer(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +84,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     settled: Settled | None = None
     record: RoundRecord | None = None
     unreadable: str = ""
+    silent_seconds: float = 0
+    """For how long no member of the present round, or of the last, has renewed its Lease; 0: not known."""
 
     @property
     def leader(self) -> Peer | None:
@@ -113,9 +119,19 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def standstill(self) -> str:
-        """Why a round that should run waits for a person; "" if it does not."""
-        running = self.settled is not None and self.settled.state.active
-        return self.record.waiting_message if running and self.record is not None else ""
+        """Why a round that should run waits for a person; "" if it does not. If no coordinator is left to say
+        so, the Leases of members show it: failed pods that are kept have theirs."""
+        if self.settled is None or not self.settled.state.active:
+            return ""
+        if self.record is not None and self.record.waiting_message:
+            return self.record.waiting_message
+        if self.silent_seconds < SILENT_SECONDS:
+            return ""
+        return (
+            f"round {self.settled.state.number} should run, but no member has renewed its Lease for "
+            f"{duration(self.silent_seconds)}. If its pods have ended, delete them: "
+            f"kubectl -n {self.lease.namespace} get pods -l {RUN_LABEL}={self.name}"
+        )
 
     @property
     def state(self) -> str:
@@ -151,10 +167,12 @@ def nothing_but(name: str, namespace: str, reason: str) -> str:
     )
 
 
-def runs(leases: Sequence[LeaseOf]) -> list[Run]:
-    """The runs among these Leases, by namespace and name."""
+def runs(leases: Sequence[LeaseOf], now: datetime | None = None) -> list[Run]:
+    """The runs among these Leases, by namespace and name. Without ``now`` nothing is said of silence."""
     ending = round_lease("")
-    found = [_run(lease, leases) for lease in leases if lease.name.endswith(ending) and lease.name != ending]
+    found = [
+        _run(lease, leases, now) for lease in leases if lease.name.endswith(ending) and lease.name != ending
+    ]
     return sorted(found, key=lambda run: (run.lease.namespace, run.name))
 
 
@@ -235,7 +253,7 @@ def why(run: Run) -> Story:
     )
 
 
-def _run(lease: LeaseOf, leases: Sequence[LeaseOf]) -> Run:
+def _run(lease: LeaseOf, leases: Sequence[LeaseOf], now: datetime | None) -> Run:
     name, a = lease.name.removesuffix(round_lease("")), lease.annotations
     text = a.get(names.ROUND_ANNOTATION, "")
     try:
@@ -250,7 +268,14 @@ def _run(lease: LeaseOf, leases: Sequence[LeaseOf]) -> Run:
         present={other.name: other.holder for other in mine},
         settled=settled,
         record=record,
+        silent_seconds=_silence(mine, settled, now),
     )
+
+
+def _silence(leases: Sequence[LeaseOf], settled: Settled, now: datetime | None) -> float:
+    members = {(m.name, m.key) for m in settled.state.members if m.state == MemberState.MEMBER}
+    times = [lease.renewed for lease in leases if lease.renewed and (lease.name, lease.holder) in members]
+    return max(0.0, (now - max(times)).total_seconds()) if now is not None and times else 0.0
 
 
 def _peers(leases: Sequence[LeaseOf], run: str) -> Iterator[Peer]:

@@ -267,6 +267,22 @@ def test_a_round_of_which_no_member_is_heard_does_not_train(server: Server, run:
     assert f"It waits: {said}" in run("why", "mnist").stdout
 
 
+@pytest.mark.parametrize(("ago", "silent"), [(90, False), (7200, True)])
+def test_a_round_whose_pods_have_failed_and_are_kept_does_not_train(
+    server: Server, run: Run, table: Table, ago: float, silent: bool
+) -> None:
+    """As those of a Job that has failed: their Leases stay with them, and no coordinator is left."""
+    members = [participant(table, "pod-0"), participant(table, "pod-1")]
+    for one in members:
+        renewed = datetime.now(timezone.utc) - timedelta(seconds=ago)
+        one["spec"]["renewTime"] = renewed.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    put(server, round_of(table.settled), *members, participant(table, "pod-2"))
+    said = run("status", "mnist").stdout
+    waits = "mnist is WaitingForFencing: round 1 should run, but no member has renewed its Lease for 2h"
+    assert said.startswith(waits if silent else "mnist is Training: "), said
+    assert ("It waits: round 1 should run, but no member" in run("why", "mnist").stdout) == silent
+
+
 def test_one_that_succeeded_is_shown_so(server: Server, run: Run, table: Table) -> None:
     table.succeed("pod-0")
     table.look()
