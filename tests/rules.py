@@ -258,6 +258,9 @@ RULES = {
     "P3 a member is known to have left": Rule("elasticjob.peers.forming.has_left", gives(True)),
     "P3 the ports of silent members are tried": Rule("elasticjob.peers.plan.quiet_members", gives([])),
     "P4 a second look before silence counts": Rule("elasticjob.peers.seat.Seat._deaf", hasty),
+    "P4 exit code 0 of a pod that is taken away is no success": Rule(
+        "elasticjob.coordination.reading.taken_away", gives(False)
+    ),
     "P5 patience ends": Rule("elasticjob.peers.election.patience", gives(float("inf"))),
     "P5 one whose list is under way shows that it lives": Rule("elasticjob.peers.seat.BLIND_SECONDS", -1.0),
     "P6 silence is counted by one clock": Rule("elasticjob.peers.plan._hear", around=silent_since_the_start),

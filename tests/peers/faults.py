@@ -32,6 +32,8 @@ SLOW_LISTS, ALWAYS_SLOW = 0.03, 0.05
 apart."""
 FORBIDDEN, PODS_UNSEEN, CLAIMED = 0.02, 0.03, 0.02
 """How often at a strike, beside another fault. Drawn apart."""
+EVICTED = 0.08
+"""How often at a strike, beside another fault. Drawn apart, too."""
 
 
 class Faults:
@@ -43,6 +45,7 @@ class Faults:
         self._further = random.Random(f"further {seed}")
         self._slow = random.Random(f"slow {seed}")
         self._beside = random.Random(f"beside {seed}")
+        self._users_pods = random.Random(f"pods {seed}")
         self._earlier: dict[str, Stored] = {}
         """Round Leases in which a round began, by the run."""
         self._kernel, self._api, self._truth = history.kernel, history.api, history.truth
@@ -64,6 +67,8 @@ class Faults:
         if self._slow.random() < SLOW_LISTS:
             self._slow_lists()
         self._strike_beside()
+        if self._users_pods.random() < EVICTED:
+            self._evict()
         if self._apart.random() < SET_BACK and self._set_back():
             return
         if self._further.random() < COPIED and self._copy():
@@ -149,6 +154,18 @@ class Faults:
         else:
             self._api.cut(process, watches=kernel.rng.random() < 0.7)
             kernel.after(self._while(), self._api.cut_off.discard, process)
+
+    def _evict(self) -> None:
+        """A pod is deleted, and what is in it ends with 0; another comes in its place."""
+        history, rng = self._history, self._users_pods
+        names = sorted(history.living())
+        if not names:
+            return
+        name = rng.choice(names)
+        process = history.pods[name].process
+        history.evict(name, rng.uniform(0.5, 30.0))
+        new = f"{name.rpartition('-')[0]}-{100 + next(history.ids)}"
+        self._kernel.after(rng.uniform(2.5, 30.0), history.start_again, new, process.slot, process.run)
 
     def _while(self) -> float:
         """How long a fault goes on: mostly less than what is waited for, sometimes longer than all of it."""

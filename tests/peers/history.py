@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 from unittest import mock
@@ -22,12 +21,11 @@ from elasticjob.peers.seat import MADE_AGAIN_SECONDS, UNSURE_SECONDS
 from elasticjob.peers.settled import RUNNING_RENEW, Settled
 from tests.peers.api import Api
 from tests.peers.faults import Faults
+from tests.peers.pods import PODS_SECONDS, Pod
 from tests.peers.process import Process, endpoint_of
 from tests.peers.truth import Round, Truth, Violation
 from tests.simulation.kernel import Kernel
 
-PODS_SECONDS = 1.0
-"""After how long a pod's end is seen."""
 PEACE_SECONDS, STEADY_SECONDS = 150.0, 25.0
 """How long those that live have to train together again, and how long they must have done so."""
 CLOCKS_EVERY = 10
@@ -43,15 +41,6 @@ STANDBY_HEARS_SECONDS = (
 )
 """P5 beside a running round: the patience, then the time until a Lease whose deletion was not seen is made
 again, and some for the requests: 21.3 s."""
-
-
-@dataclass
-class Pod:
-    """A pod and the process in it. ``restarts``: its containers are started again in place."""
-
-    process: Process
-    ended: float | None = None
-    deleted: bool = False
 
 
 class History:
@@ -100,6 +89,15 @@ class History:
         self.kernel.say(f"start   {name} {process.uid}")
         return process
 
+    def evict(self, name: str, seconds: float) -> None:
+        """The pod is deleted, and what is in it traps SIGTERM and ends with 0. After these seconds the pod
+        is gone."""
+        self.end(name, delete=False)
+        pod = self.pods[name]
+        pod.code, pod.taken = 0, True
+        self.kernel.say(f"evicted {name}")
+        self.kernel.after(seconds, self.remove, name)
+
     def end(self, name: str, delete: bool) -> None:
         """kill -9; the pod stays with its Lease, or goes with it."""
         pod = self.pods[name]
@@ -128,6 +126,10 @@ class History:
             for uid, ended in self._ended.items()
             if ended + PODS_SECONDS < now and uid not in alive
         }
+
+    def bodies(self, now: float) -> list[dict[str, Any]]:
+        """The pods as a watch shows them."""
+        return [pod.body(now) for pod in self.pods.values() if not pod.deleted]
 
     def live_pods(self) -> dict[str, str]:
         """The pods that run, also those of another run of this name."""
@@ -165,6 +167,8 @@ class History:
         former = self.pods.get(name)
         if former is not None and (former.ended is None or (uid and former.deleted)):
             return
+        if former is not None and former.taken and not former.deleted:
+            return  # no pod has its name yet
         if former is not None and former.process.uid != uid and former.ended is not None:
             self._former = {**self._former, former.process.uid: former.ended}
         self.start(name, slot, uid, run)
@@ -310,7 +314,7 @@ class History:
         for name, pod in list(self.pods.items()):
             process = pod.process
             if pod.ended is None and process.exit and process._peers.done:
-                pod.ended = now
+                pod.ended, pod.code = now, int(process.exit not in ("succeeded", "complete"))
                 process.die()
                 self.kernel.say(f"exit    {name}: {process.exit}")
         self._judge_waiting()

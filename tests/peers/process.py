@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from elasticjob.api.errors import ApiError, Conflict, NotFound
 from elasticjob.contract.fields import MAX_ID, RecordError
@@ -16,6 +16,7 @@ from elasticjob.contract.reports import FailureReport, RoundReport
 from elasticjob.contract.round_record import RoundRecord
 from elasticjob.contract.text import is_token
 from elasticjob.coordination.directory import NEVER, changed_at
+from elasticjob.coordination.reading import ended_well, taken_away
 from elasticjob.core.participant import AnnounceAgain, Enter, Membership, Participant, Stop
 from elasticjob.peers.round_lease import Done, Identity, ListAgain, Read, Rest, Step, TryPort, Write
 from elasticjob.peers.run import Run
@@ -395,6 +396,7 @@ class Process(Host):
             p.key: "its port refuses" for p in peers.values() if self._refused.get(p.key) == p.record.endpoint
         }
         ended = self.history.ended_pods(now) if self.history.pods_in_sight else {}
+        bodies = self.history.bodies(now) if self.history.pods_in_sight else None
         replaced, shown = self._known.get(self.seat.replaced), self._known.get(self.history.lease)
         suspected = replaced is not None and replaced.changed == NEVER and self.seat.replaced != self.name
         wall = BEGAN + timedelta(seconds=now + self.skew)
@@ -410,8 +412,15 @@ class Process(Host):
             frozenset({self.seat.replaced} if suspected else ()),
             self._older(),
             self.seat.round_age(now),
+            finished=frozenset(uid_of(body) for body in bodies or () if ended_well(body)),
+            staying=frozenset(uid_of(b) for b in bodies if not taken_away(b)) if bodies is not None else None,
             round_lease=shown.stored.as_round() if shown is not None else None,
         )
+
+
+def uid_of(body: Mapping[str, Any]) -> str:
+    """Of a pod."""
+    return str(body["metadata"]["uid"])
 
 
 def endpoint_of(annotations: Mapping[str, str]) -> str:

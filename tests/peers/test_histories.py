@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from elasticjob.peers.pacing import MOST_EARLY_ENDS
 from tests.peers.__main__ import check
 from tests.peers.history import History, play
 from tests.peers.mutations import MUTATIONS, Mutation
@@ -54,6 +55,24 @@ def test_of_two_runs_of_one_name_that_begin_at_once_one_trains(seed: int) -> Non
     history.kernel.run(60.0)
     assert [one.settled.run for one in history.truth.rounds.values() if one.whole] in (["run-1"], ["run-2"])
     assert {p.process.exit for p in history.pods.values()} == {""}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rolling_restarts_fail_no_run(seed: int) -> None:
+    """As those of a StatefulSet: one pod after the other is deleted, and made again by the same name."""
+    history = History(seed)
+    history.pods_in_sight = history.deputies = True
+    history.kernel.run(60.0)
+    for number in range(2 * MOST_EARLY_ENDS):
+        name = sorted(history.pods, reverse=True)[number % len(history.pods)]
+        history.evict(name, 3.0)
+        history.kernel.after(5.0, history.start_again, name, history.pods[name].process.slot, history.run)
+        history.kernel.run(14.0)
+    history.kernel.run(60.0)
+    newest = history.newest()
+    assert newest is not None
+    assert (newest.closed, newest.early_ends) == (False, 0)
+    assert len([one for one in history.truth.rounds.values() if one.whole]) == 1
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.rule)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from elasticjob.contract.fields import RecordError
+from elasticjob.contract.round_record import Outcome
 from elasticjob.peers.settled import Settled
 from tests.peers.api import Stored
 from tests.simulation.kernel import Kernel
@@ -142,11 +143,21 @@ class Truth:
         if r.active and (new.run, r.number, r.nonce) not in self.rounds:
             self._published(new, after)
         if new.closed:
+            self._closes(new)
             self.closed[new.run] = new.outcome
             for one in self.rounds.values():
                 one.left = one.left or one.settled.run == new.run
         if new.run not in self.newest or new.order >= self.newest[new.run].order:
             self.newest[new.run] = new
+
+    def _closes(self, new: Settled) -> None:
+        """A run is over as it is said: all have succeeded, or some, and another was lost after them."""
+        one = self.rounds.get((new.run, new.state.number, new.state.nonce))
+        well = len(one.succeeded) if one is not None else 0
+        if new.outcome == Outcome.COMPLETE and well < len(new.state.members):
+            raise Violation("end", f"it was closed as complete when {well} had succeeded")
+        if "others had succeeded" in new.message and not well:
+            raise Violation("end", f"it was closed when none had succeeded: {new.message}")
 
     def _published(self, new: Settled, after: Stored) -> None:
         r = new.state

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from elasticjob.api.listing import HttpListApi
 from elasticjob.coordination.directory import Directory, Seen
-from elasticjob.coordination.reading import controller_of, ended_well, pod_end
+from elasticjob.coordination.reading import controller_of, ended_well, pod_end, taken_away
 from elasticjob.peers.round_lease import Identity
 from elasticjob.peers.run import RUN_LABEL
 
@@ -72,7 +72,7 @@ class Pods:
         return found
 
     def finished(self) -> frozenset[str]:
-        """The UIDs of pods that have ended with exit code 0."""
+        """The UIDs of pods that have ended with exit code 0 by themselves."""
         objects = self._all.objects() if self._all is not None else None
         return frozenset(
             str(s.body["metadata"]["uid"]) for s in (objects or {}).values() if ended_well(s.body)
@@ -85,6 +85,14 @@ class Pods:
         if objects is None or self._me.pod not in objects:
             return None
         return {name: str(seen.body["metadata"]["uid"]) for name, seen in objects.items() if _stays(seen)}
+
+    def staying(self) -> frozenset[str] | None:
+        """The UIDs of the pods that are there and are not taken away, also of those that have ended; None as
+        for ``live``."""
+        objects = self._all.objects() if self._all is not None else None
+        if objects is None or self._me.pod not in objects:
+            return None
+        return frozenset(str(s.body["metadata"]["uid"]) for s in objects.values() if not taken_away(s.body))
 
     def pending(self) -> frozenset[str]:
         """The names of the pods that have not started."""

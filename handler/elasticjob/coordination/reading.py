@@ -176,9 +176,21 @@ def pod_end(body: Mapping[str, Any]) -> str:
 
 
 def ended_well(body: Mapping[str, Any]) -> bool:
-    """Whether all of this pod has ended with exit code 0."""
+    """Whether all of this pod has ended with exit code 0 by itself. One that is taken away may trap the
+    signal, and end with 0, too: only its Lease says whether its workers have finished."""
     phase, codes = (body.get("status") or {}).get("phase"), _exit_codes(body)
-    return phase == "Succeeded" or (phase != "Failed" and bool(codes) and not any(codes))
+    well = phase == "Succeeded" or (phase != "Failed" and bool(codes) and not any(codes))
+    return well and not taken_away(body)
+
+
+def taken_away(body: Mapping[str, Any]) -> bool:
+    """Whether this pod is being deleted, or has ended because it was evicted or preempted. The condition
+    alone is no end: what was going to take the pod may have changed its mind."""
+    if "deletionTimestamp" in (body.get("metadata") or {}):
+        return True
+    conditions = (body.get("status") or {}).get("conditions") or ()
+    disrupted = any(c.get("type") == "DisruptionTarget" and c.get("status") == "True" for c in conditions)
+    return disrupted and bool(pod_end(body))
 
 
 def _exit_codes(body: Mapping[str, Any]) -> list[int]:

@@ -225,6 +225,7 @@ class PeerSource:
             live_pods=self._pods.live(),
             pending=self._pods.pending(),
             finished=self._pods.finished(),
+            staying=self._pods.staying(),
             suspects=frozenset({self._seat.replaced} if suspected else ()),
             older=older_than(lease.created, leases) if lease is not None else frozenset(),
             round_age=self._seat.round_age(now),

@@ -12,8 +12,9 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
 
 def early_ends(before: int, planned: bool, age: float | None, step: int, best_step: int) -> int:
     """How many rounds in a row have ended early, with one that has just ended: after ``age`` seconds at
-    ``step``, where no earlier round had come further than ``best_step``. A planned end is none, and of a
-    round whose age is not known neither; both end no series."""
+    ``step``, where no earlier round had come further than ``best_step``. A ``planned`` end is none, as is
+    that of a round of which a pod was deleted or evicted, and of one whose age is not known; they end no
+    series."""
     if step > best_step or (age is not None and age >= EARLY_SECONDS):
         return 0
     return before if planned or age is None else before + 1

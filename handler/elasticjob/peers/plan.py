@@ -216,7 +216,8 @@ def _over(settled: Settled, view: RoundView, sight: Sight, found: list[Finding])
         return _closed(settled, view, Outcome.FAILED, f"{best.message}, after others had succeeded")
     settled = kept_out.take_lost(kept_out.count(settled, sight.round_age), view, sight)
     step = _step(view, sight)
-    early = early_ends(settled.early_ends, best.cause in PLANNED, sight.round_age, step, settled.best_step)
+    planned = best.cause in PLANNED or any(sight.taken_away(m.key) for m in view.state.members)
+    early = early_ends(settled.early_ends, planned, sight.round_age, step, settled.best_step)
     settled = replace(settled, early_ends=early, best_step=max(settled.best_step, step), message=best.message)
     if early >= MOST_EARLY_ENDS:
         text = f"{in_a_row(early, 'round')} ended within a minute, without progress. The last: {best.message}"

@@ -64,7 +64,11 @@ class Sight:
     round_age: float | None = 0.0
     """How many seconds ago this participant has seen the present round begin; None: it has not."""
     finished: frozenset[str] = frozenset()
-    """Of those that are ``gone``, the UIDs of pods that have ended with exit code 0."""
+    """Of those that are ``gone``, the UIDs of pods that have ended with exit code 0 and were not taken
+    away."""
+    staying: frozenset[str] | None = None
+    """The UIDs of the pods that nothing takes away: they are neither deleted nor evicted. None: this
+    coordinator does not see them."""
     round_lease: RoundLease | None = None
     """The round Lease as the watch of the participants' Leases shows it; None: it does not."""
     pending: frozenset[str] = frozenset()
@@ -73,6 +77,10 @@ class Sight:
     def is_there(self, name: str, key: str) -> bool:
         """Whether this incarnation may live although its Lease can't be read, or was deleted by hand."""
         return name in self.unreadable or (self.live_pods or {}).get(name) == key
+
+    def taken_away(self, key: str) -> bool:
+        """Whether it is known that this pod was, or is being, deleted or evicted."""
+        return self.staying is not None and key not in self.staying
 
     def credible(self, run: str, number: int) -> Sight:
         """This one without the participants that claim to have seen far later rounds than ``number``, that of

@@ -34,6 +34,7 @@ class Table:
         self.unreadable: frozenset[str] = frozenset()
         self.suspects: frozenset[str] = frozenset()
         self.finished: frozenset[str] = frozenset()
+        self.staying: frozenset[str] | None = None
         self.older: frozenset[str] = frozenset()
         self.others: dict[str, str] = {}
         self.last = Decision(self.settled)
@@ -102,6 +103,7 @@ class Table:
             others=self.others,
             round_age=self.now - self.round_began,
             finished=self.finished,
+            staying=self.staying,
             pending=self.pending,
         )
         self.last = look(self.settled, sight, waits)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from elasticjob.coordination.reading import ended_well, pod_end
+from elasticjob.coordination.reading import ended_well, pod_end, taken_away
 
 NAMED = {"kubectl.kubernetes.io/default-container": "first"}
 RUNS: dict[str, Any] = {"running": {}}
@@ -52,3 +52,35 @@ def test_a_pod_has_ended_well_when_all_its_containers_have() -> None:
     assert not ended_well(pod(helper=ended(0), trainer=ended(1)))
     assert not ended_well(pod(helper=ended(0), trainer=RUNS))
     assert not ended_well(pod("Failed", trainer=ended(0)))
+
+
+def disrupted(body: dict[str, Any], status: str = "True") -> dict[str, Any]:
+    """It is evicted or preempted, as the API server says."""
+    condition = {"type": "DisruptionTarget", "status": status, "reason": "EvictionByEvictionAPI"}
+    body["status"]["conditions"] = [{"type": "Ready", "status": "False"}, condition]
+    return body
+
+
+def deleted(body: dict[str, Any]) -> dict[str, Any]:
+    """It has its grace period before it."""
+    body["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    return body
+
+
+@pytest.mark.parametrize("phase", ["Running", "Succeeded"])
+def test_a_pod_that_was_told_to_end_has_not_ended_well_whatever_its_exit_code(phase: str) -> None:
+    """A wrapper that traps SIGTERM ends with 0."""
+    for told in (deleted, disrupted):
+        body = told(pod(phase, trainer=ended(0)))
+        assert pod_end(body)
+        assert taken_away(body)
+        assert not ended_well(body)
+    assert ended_well(disrupted(pod(phase, trainer=ended(0)), status="False"))
+
+
+def test_a_pod_that_runs_is_taken_away_when_it_is_deleted_and_not_by_the_condition_alone() -> None:
+    """A preemption that was planned may not come."""
+    assert taken_away(deleted(pod(trainer=RUNS)))
+    assert not taken_away(disrupted(pod(trainer=RUNS)))
+    assert not taken_away(pod("Failed"))
+    assert not taken_away({})

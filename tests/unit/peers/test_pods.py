@@ -75,6 +75,14 @@ def test_a_pod_that_is_deleted_is_gone(pods: Pods, watched: Watched) -> None:
     assert pods.gone() == {"uid-b": "its pod was deleted"}
 
 
+def test_pods_that_are_deleted_do_not_stay(pods: Pods, watched: Watched) -> None:
+    """From the beginning of their grace period; one that has ended stays until it is deleted."""
+    failed = {**pod("c"), "status": {"phase": "Failed"}}
+    names_after(pods, watched, Change(pod("b", **TERMINATING)), Change(failed))
+    assert (pods.staying() or set()) & {"uid-a", "uid-b", "uid-c"} == {"uid-a", "uid-c"}
+    assert pods.gone() == {"uid-c": "its pod has failed"}
+
+
 def test_a_pod_that_has_not_started_is_live_and_pending(pods: Pods, watched: Watched) -> None:
     waiting = {**pod("c"), "status": {"phase": "Pending"}}
     assert names_after(pods, watched, Change(waiting)) == {"a", "b", "c"}
@@ -127,4 +135,5 @@ def test_without_the_right_on_pods_nothing_is_waited_for(watched: Watched) -> No
     watched.brings(Forbidden("no", 403))
     wait_for(lambda: made.ready, 10, "it is known that they are not in sight", interval=0.01)
     assert made.live() is None
+    assert made.staying() is None
     made.rest()
