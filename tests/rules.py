@@ -255,6 +255,9 @@ RULES = {
         "elasticjob.peers.forming._misses_rounds", gives(False)
     ),
     "P2 a record that was set back is set forward": Rule("elasticjob.peers.seat.Seat._behind", gives(False)),
+    "P2 a run that comes back begins above its last number": Rule(
+        "elasticjob.peers.settled.come_back", lambda run, _last: run
+    ),
     "P3 a member is known to have left": Rule("elasticjob.peers.forming.has_left", gives(True)),
     "P3 the ports of silent members are tried": Rule("elasticjob.peers.plan.quiet_members", gives([])),
     "P4 a second look before silence counts": Rule("elasticjob.peers.seat.Seat._deaf", hasty),

@@ -32,7 +32,7 @@ SLOW_LISTS, ALWAYS_SLOW = 0.03, 0.05
 apart."""
 FORBIDDEN, PODS_UNSEEN, CLAIMED = 0.02, 0.03, 0.02
 """How often at a strike, beside another fault. Drawn apart."""
-EVICTED = 0.08
+EVICTED, AWAY = 0.08, 0.05
 """How often at a strike, beside another fault. Drawn apart, too."""
 
 
@@ -69,6 +69,8 @@ class Faults:
         self._strike_beside()
         if self._users_pods.random() < EVICTED:
             self._evict()
+        if self._users_pods.random() < AWAY:
+            self._away()
         if self._apart.random() < SET_BACK and self._set_back():
             return
         if self._further.random() < COPIED and self._copy():
@@ -298,6 +300,21 @@ class Faults:
         kernel.say(f"next    {history.run.id}")
         for slot in range(before.maximum):
             history.start(f"next-{slot}", slot)
+
+    def _away(self) -> None:
+        """All pods of the run are gone for a moment, and one of another run of its name has waited for that.
+        Later they come back, and that one is deleted."""
+        history, kernel, rng = self._history, self._kernel, self._users_pods
+        kernel.say(f"away    {history.run.id}")
+        for name in sorted(history.living()):
+            history.end_if_lives(name)
+        other = f"aside-{next(history.ids)}"
+        history.start(other, 0, run=replace(history.run, id="run-aside", minimum=1))
+        back = rng.uniform(5.0, 60.0)
+        for slot in range(history.run.maximum):
+            name = f"back-{next(history.ids)}"
+            kernel.after(back + rng.uniform(0.0, 5.0), history.start_again, name, slot, history.run)
+        kernel.after(rng.uniform(back, back + 30.0), history.end_if_lives, other)
 
     def _copy(self) -> bool:
         """A user copies a participant's Lease under another name. Returns whether there was one."""

@@ -190,8 +190,6 @@ class Truth:
 
     def _replaces_run(self, old: Settled, new: Settled) -> None:
         """P8: no run's record is taken while it trains."""
-        for known in self.rounds.values():
-            known.forgotten = known.forgotten or not self.knows(known.settled)
         one = self.rounds.get((old.run, old.state.number, old.state.nonce))
         if not old.closed and one is not None and one.trains:
             raise Violation("P8", f"run {new.run} has replaced run {old.run}, which trains")

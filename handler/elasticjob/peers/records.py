@@ -21,7 +21,10 @@ MAX_NAME = 253
 MAX_STATE = 32
 """Characters of a member's state."""
 MOST_FORMER = 8
-"""How many runs that are over a later one of their name remembers: their late pods do not train again."""
+"""How many runs that are over a later one of their name remembers, so that their late pods do not train
+again; and how many that are not, so that one whose pods come back uses no number twice."""
+MAX_DIGITS = 16
+"""Of a round's number."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,13 @@ def _read_former(found: Fields, key: str, _: object) -> tuple[tuple[str, str], .
     return tuple((run, outcome) for run, outcome in _rows(found, key, (MAX_ID, MAX_STATE), MOST_FORMER))
 
 
+def _read_unfinished(found: Fields, key: str, _: object) -> tuple[tuple[str, int], ...]:
+    rows = _rows(found, key, (MAX_ID, MAX_DIGITS), MOST_FORMER)
+    if not all(number.isdecimal() and int(number) <= MAX_ROUND for _, number in rows):
+        raise RecordError(f"{found.what}: {key} is not a list of ids, each with the number of a round")
+    return tuple((run, int(number)) for run, number in rows)
+
+
 def _read_kept_out(found: Fields, key: str, _: object) -> tuple[KeptOut, ...]:
     rows = _rows(found, key, (MAX_ID, 4, 4, 4), MAX_PEERS)
     numbers = all(times.isdecimal() and waited.isdecimal() for _, times, _, waited in rows)
@@ -109,6 +119,7 @@ _MEMBERS = Codec(_read_members, lambda members: [[m.id, m.name, m.key, m.state] 
 _REPORTS = Codec(_read_reports, lambda reports: [[r.name, r.time.isoformat()] for r in reports], omitted=True)
 _NAMES = Codec(_read_names, lambda names: [[name] for name in names], omitted=True)
 _FORMER = Codec(_read_former, lambda runs: [list(run) for run in runs], omitted=True)
+_UNFINISHED = Codec(_read_unfinished, lambda runs: [[run, str(number)] for run, number in runs], omitted=True)
 _KEPT_OUT = Codec(
     _read_kept_out,
     lambda kept: [
@@ -149,3 +160,6 @@ class RunState(Record, what="run state", most_bytes=MAX_STATE_BYTES):
     """Pods that could not reach their round, while the others can do without them."""
     former: Annotated[tuple[tuple[str, str], ...], _FORMER] = ()
     """The last runs of this name that were closed, oldest first: id and outcome."""
+    unfinished: Annotated[tuple[tuple[str, int], ...], _UNFINISHED] = ()
+    """The last runs of this name that others have followed before they were closed, oldest first: id and the
+    number of the last round."""

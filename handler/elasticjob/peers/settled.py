@@ -36,6 +36,7 @@ class Settled:
     best_step: int = 0
     unsure: bool = False
     former: tuple[tuple[str, str], ...] = ()
+    unfinished: tuple[tuple[str, int], ...] = ()
     kept_out: tuple[KeptOut, ...] = ()
     left_out: bool = False
 
@@ -91,6 +92,7 @@ class Settled:
             best_step=self.best_step,
             unsure=self.unsure,
             former=self.former,
+            unfinished=self.unfinished,
             kept_out=self.kept_out,
             left_out=self.left_out,
         )
@@ -135,6 +137,7 @@ class Settled:
             rest.best_step,
             rest.unsure,
             rest.former,
+            rest.unfinished,
             rest.kept_out,
             rest.left_out,
         )
@@ -143,10 +146,27 @@ class Settled:
 def following(run: Settled, before: Settled) -> Settled:
     """This run in the place of another one of its name. What that one was not sure of, this one is not: an
     even earlier one may train."""
+    run = come_back(run, dict(before.unfinished).get(run.run, 0))
     ended = ((before.run, before.outcome),) if before.closed else ()
-    known = dict.fromkeys((*run.former, *before.former, *ended))
-    unsure = run.unsure or (before.unsure and not before.closed and not before.state.members)
-    return replace(run, former=tuple(known)[-MOST_FORMER:], unsure=unsure)
+    former = dict((*run.former, *before.former, *ended))
+    stopped = ((before.run, before.state.number),) if before.state.number else ()
+    unfinished = dict((*run.unfinished, *before.unfinished, *stopped))
+    for one in (run.run, *former):
+        unfinished.pop(one, None)
+    return replace(
+        run,
+        former=tuple(former.items())[-MOST_FORMER:],
+        unfinished=tuple(unfinished.items())[-MOST_FORMER:],
+        unsure=run.unsure or (before.unsure and not before.closed and not before.state.members),
+    )
+
+
+def come_back(run: Settled, last: int) -> Settled:
+    """This run, which another one had followed after round ``last`` (0: none had): it may not know how far it
+    had come (P2)."""
+    if last <= run.state.number:
+        return run
+    return begun_after(replace(run, state=RoundState(), left_out=False), last)
 
 
 def number_of(record_text: str, rest_text: str) -> int:

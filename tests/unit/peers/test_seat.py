@@ -10,7 +10,6 @@ import pytest
 from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob.contract.reports import RoundReport
 from elasticjob.peers.pacing import early_ends
-from elasticjob.peers.records import MOST_FORMER
 from elasticjob.peers.round_lease import (
     Done,
     Identity,
@@ -24,7 +23,7 @@ from elasticjob.peers.round_lease import (
 )
 from elasticjob.peers.run import Run
 from elasticjob.peers.seat import CLOSE_SECONDS, Seat
-from elasticjob.peers.settled import Settled, following
+from elasticjob.peers.settled import Settled
 from elasticjob.peers.sight import Sight
 from tests.unit.peers.table import RUN, Table
 
@@ -293,11 +292,6 @@ def test_a_late_participant_of_a_run_that_is_over_does_not_begin_it_again() -> N
     for version, follower in ((12, newer.me), (13, None)):
         late.hear(lease(over, version, follower), 104.0)
         assert isinstance(late.step(999.0, NOTHING), Rest)
-
-
-def test_only_the_last_runs_are_remembered() -> None:
-    before = replace(trained(), former=tuple((f"run-{n}", "Complete") for n in range(20)))
-    assert len(following(trained(), before).former) == MOST_FORMER
 
 
 def test_none_is_judged_by_what_was_not_heard_before_the_leases_are_listed_anew() -> None:

@@ -32,7 +32,8 @@ def trained() -> Settled:
 
 
 def test_a_run_is_read_as_it_was_written() -> None:
-    for settled in (Table().settled, trained(), replace(trained(), unsure=True, early_ends=3, best_step=7)):
+    stopped = replace(trained(), unfinished=(("run-0", 7), ("run-00", MAX_ROUND)), early_ends=3, best_step=7)
+    for settled in (Table().settled, trained(), replace(trained(), unsure=True), stopped):
         assert Settled.parse(*written(settled)) == settled
 
 
@@ -107,6 +108,9 @@ def test_the_largest_run_fits_into_a_lease() -> None:
         ({"unreachableReports": [["a", "2026-01-01T00:00:00"]]}, "expected a time with its zone"),
         ({"minimum": 3, "maximum": 2}, "minimum is greater than maximum"),
         ({"maximum": 129}, "expected a whole number from 1 to 128"),
+        ({"unfinished": [["run-0", "-1"]]}, "not a list of ids, each with the number of a round"),
+        ({"unfinished": [["run-0", str(MAX_ROUND + 1)]]}, "not a list of ids"),
+        ({"unfinished": [["run-0"]]}, "not a list of at most 8 rows of 2 words"),
         ({"earlyEnds": -1}, "expected a whole number"),
     ],
 )
@@ -129,7 +133,16 @@ JSON = st.recursive(
 )
 KEYS = (
     *json.loads(trained().rest().dump()),
-    *("unarrived", "ineligibleLeaders", "unreachableReports", "unsure", "former", "start", "established"),
+    *(
+        "unarrived",
+        "ineligibleLeaders",
+        "unreachableReports",
+        "unsure",
+        "former",
+        "unfinished",
+        "start",
+        "established",
+    ),
 )
 
 
