@@ -264,6 +264,10 @@ RULES = {
     "P4 exit code 0 of a pod that is taken away is no success": Rule(
         "elasticjob.coordination.reading.taken_away", gives(False)
     ),
+    "P4 a failure is that of its own run": Rule(
+        "elasticjob.contract.reports.FailureReport.of",
+        lambda report, _run, number: report.round_number == number,
+    ),
     "P5 patience ends": Rule("elasticjob.peers.election.patience", gives(float("inf"))),
     "P5 one whose list is under way shows that it lives": Rule("elasticjob.peers.seat.BLIND_SECONDS", -1.0),
     "P6 silence is counted by one clock": Rule("elasticjob.peers.plan._hear", around=silent_since_the_start),

@@ -32,7 +32,7 @@ SLOW_LISTS, ALWAYS_SLOW = 0.03, 0.05
 apart."""
 FORBIDDEN, PODS_UNSEEN, CLAIMED = 0.02, 0.03, 0.02
 """How often at a strike, beside another fault. Drawn apart."""
-EVICTED, AWAY = 0.08, 0.05
+EVICTED, AWAY, GIVEN_UP = 0.08, 0.05, 0.06
 """How often at a strike, beside another fault. Drawn apart, too."""
 
 
@@ -71,6 +71,8 @@ class Faults:
             self._evict()
         if self._users_pods.random() < AWAY:
             self._away()
+        if self._users_pods.random() < GIVEN_UP:
+            self._give_up()
         if self._apart.random() < SET_BACK and self._set_back():
             return
         if self._further.random() < COPIED and self._copy():
@@ -291,11 +293,14 @@ class Faults:
         history, kernel = self._history, self._kernel
         if self._runs == 2:
             return
-        self._runs += 1
-        before = history.run
         if kernel.rng.random() < 0.5:
             for name in sorted(history.living()):
                 kernel.after(kernel.between(0.0, 10.0), history.end_if_lives, name)
+        self._begin_next_run()
+
+    def _begin_next_run(self) -> None:
+        history, kernel, before = self._history, self._kernel, self._history.run
+        self._runs += 1
         history.run = Run("run", f"run-{self._runs}", before.minimum, before.maximum)
         kernel.say(f"next    {history.run.id}")
         for slot in range(before.maximum):
@@ -315,6 +320,22 @@ class Faults:
             name = f"back-{next(history.ids)}"
             kernel.after(back + rng.uniform(0.0, 5.0), history.start_again, name, slot, history.run)
         kernel.after(rng.uniform(back, back + 30.0), history.end_if_lives, other)
+
+    def _give_up(self) -> None:
+        """All that live in the run end without success, and their pods stay. A user starts the next run, at
+        times in these pods, too."""
+        history, rng = self._history, self._users_pods
+        if self._runs == 2:
+            return
+        self._kernel.say(f"give up {history.run.id}")
+        given_up = [history.pods[name].process for name in sorted(history.living())]
+        for process in given_up:
+            self._truth.disturb(process.name)
+            process.give_up()
+        self._begin_next_run()
+        for one in given_up if rng.random() < 0.7 else ():
+            later = rng.uniform(3.0, 8.0)
+            self._kernel.after(later, history.start_again, one.name, one.slot, history.run, one.uid)
 
     def _copy(self) -> bool:
         """A user copies a participant's Lease under another name. Returns whether there was one."""
@@ -354,8 +375,11 @@ class Faults:
         unwell = unwell or any(history.ails(name) for name in history.living())
         if unwell or saved is None or newest is None or history.lease not in self._api.leases:
             return False
-        if newest.state.number < 2 or newest.closed:
-            return False
+        shown = self._truth.read(self._api.leases[history.lease])
+        if newest.closed or shown is None or shown.run != newest.run or shown.state.number < 2:
+            return (
+                False  # another run has the Lease, or no number tells the saved record from the present one
+            )
         self._kernel.say("set back")
         with self._truth.by_a_user():
             self._api.apply(history.lease, saved.annotations)

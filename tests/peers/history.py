@@ -242,7 +242,8 @@ class History:
             pod.process.thaw()
             if pod.process.run.id != self.run.id:
                 self.end_if_lives(name)
-            stays = not tidy and pod.process.run.id == self.run.id and self._has_a_port(name)
+            of_this_run = pod.process.run.id == self.run.id
+            stays = not tidy and (self._has_a_port(name) if of_this_run else self._says_that_it_ends(name))
             if pod.ended is not None and not pod.deleted and not stays:
                 self.remove(name)
 
@@ -253,6 +254,11 @@ class History:
         if stored is None or str(MAX_NUMBER) in stored.annotations.get("participant", ""):
             return False
         return bool(endpoint_of(stored.annotations))
+
+    def _says_that_it_ends(self, name: str) -> bool:
+        """Whether the Lease of this pod says so: then no other run waits for it."""
+        stored = self.api.leases.get(name)
+        return stored is not None and '"state":"Leaving"' in stored.annotations.get("participant", "")
 
     def _knows(self, settled: Settled) -> bool:
         """Whether a process that lives has seen this record, or a later one of its run. One that is frozen,

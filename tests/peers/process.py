@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -66,7 +67,7 @@ class Process(Host):
         self._before: tuple[dict[str, Known], float] = ({}, 0.0)
         self._list: Watch | None = None
         self._refused: dict[str, str] = {}
-        self._fails = False
+        self._fails = self._gives_up = False
         self._reported: RoundReport | None = None
         self._watch = Watch(self.api, self, history.lease, self._seen)
         self._writer = self.spawn(self._write_own())
@@ -104,6 +105,11 @@ class Process(Host):
         self._fails = True
         self._agent.wake()
 
+    def give_up(self) -> None:
+        """It ends without success: nothing came of its round, or of its wait for one."""
+        self._fails = self._gives_up = True
+        self._agent.wake()
+
     def hang(self) -> bool:
         """If it leads a round, it says that training hangs."""
         if self.place is None or self.place[1] != 0 or not self.place[0].established:
@@ -127,6 +133,9 @@ class Process(Host):
             action = None
             self.waits_since = self.kernel.now
             while not isinstance(action, (Enter, Stop)):
+                if self._gives_up:
+                    yield from self._end("gave up")
+                    return
                 action = self.core.take_action()
                 if isinstance(action, AnnounceAgain):
                     self._announce()
@@ -134,13 +143,23 @@ class Process(Host):
                     yield QUIET
             self.waits_since = None
             if isinstance(action, Stop):
-                self.exit = "complete" if action.complete else "failed"
-                self.seat.end(self.kernel.now)
-                self._peers.wake()
+                yield from self._end("complete" if action.complete else "failed")
                 return
             yield from self._be_in(action.membership)
             if self.exit:
                 return
+
+    def _end(self, how: str) -> Script:
+        """It says that it ends, waits a moment until that is written, and ends."""
+        record = self.core.leaving()
+        if record is not None:
+            self._say(participant=record.dump())
+        for _ in range(5):
+            if self._dirty:
+                yield 0.2
+        self.exit = how
+        self.seat.end(self.kernel.now)
+        self._peers.wake()
 
     def _announce(self) -> None:
         endpoint = f"{self.name}:{1000 + next(self.history.ids)}"
@@ -161,7 +180,7 @@ class Process(Host):
                 return
         one = self.truth.enter(m.job_uid, m.number, m.nonce, rank, self)
         self.place = (one, rank)
-        self._fails = False
+        self._fails = self._gives_up
         while not self.core.end_reason() and not self._fails:
             if one.whole and self.history.finishing:
                 yield from self._finish(one, m)
@@ -175,7 +194,7 @@ class Process(Host):
         self.truth.leave(one, rank)
         self.place = None
         if self._fails:
-            self._say(failure=FailureReport(m.number, rank, "a worker failed").dump())
+            self._say(failure=FailureReport(m.number, rank, "a worker failed", job_uid=m.job_uid).dump())
         yield kernel.between(0.01, 2.0)  # its workers stop
 
     def _finish(self, one: Round, m: Membership) -> Script:
@@ -366,13 +385,15 @@ class Process(Host):
         if self._known is None or self.history.pods_unseen:
             return None
         now = self.kernel.now
-        peers, others, runs, unreadable = {}, {}, {}, set()
+        peers, others, runs, said, unreadable = {}, {}, {}, {}, set()
         for name, known in self._known.items():
             a = known.stored.annotations
             if "run" not in a:
                 continue
             if a["run"] != self.run.id:
                 others[name], runs[name] = known.stored.holder, a["run"]
+                with contextlib.suppress(RecordError):
+                    said[known.stored.holder] = ParticipantRecord.parse(a.get("participant", ""))
                 continue
             try:
                 known.peer = known.peer or _peer(known.stored)
@@ -409,6 +430,7 @@ class Process(Host):
             self.history.live_pods() if self.history.pods_in_sight else None,
             others,
             runs,
+            said,
             frozenset({self.seat.replaced} if suspected else ()),
             self._older(),
             self.seat.round_age(now),

@@ -75,6 +75,21 @@ def test_rolling_restarts_fail_no_run(seed: int) -> None:
     assert len([one for one in history.truth.rounds.values() if one.whole]) == 1
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_pods_that_stay_when_their_agents_have_ended_hold_no_name(seed: int) -> None:
+    """A Job keeps failed pods, and their Leases stay with them. The next run may not watch pods."""
+    history = History(seed)
+    history.pods_in_sight = history.deputies = False
+    history.kernel.run(30.0)
+    for pod in history.pods.values():
+        pod.process.give_up()
+    history.run = replace(history.run, id="run-2")
+    for slot in range(history.run.maximum):
+        history.start(f"next-{slot}", slot)
+    history.kernel.run(60.0)
+    assert [one.settled.run for one in history.truth.rounds.values() if one.whole] == ["run-2"]
+
+
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.rule)
 def test_the_simulation_tells_when_a_rule_is_gone(mutation: Mutation) -> None:
     """Within as many histories as it says."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torch.distributed.elastic.agent.server.api import ElasticAgent
 
@@ -85,10 +86,12 @@ class ActiveRound:
         assigned locally were never of the round: None."""
         if self.store.degraded:
             return None
-        report = self.workers.failure(self.membership.number, self.membership.group_rank, failures)
-        if report is not None:
-            logger.info("round %d: a local worker failed: %s", self.membership.number, report.message)
-        return report
+        m = self.membership
+        report = self.workers.failure(m.number, m.group_rank, failures)
+        if report is None:
+            return None
+        logger.info("round %d: a local worker failed: %s", m.number, report.message)
+        return replace(report, job_uid=m.job_uid)
 
     def close(self) -> None:
         """Disconnect from the leader; its server may go from now on."""

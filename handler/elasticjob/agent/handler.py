@@ -8,6 +8,7 @@ it, ``active_round`` is the one that it is in. ``elasticjob.core`` decides. ``Si
 
 from __future__ import annotations
 
+import atexit
 import signal
 import sys
 import threading
@@ -55,6 +56,8 @@ class K8sRendezvousHandler(RendezvousHandler):
         self._core, self._warm = self._parts.core, self._parts.warm
         self._rounds = InRound(self._parts)
         self._joining = Joining(self._parts, self._rounds)
+        if settings.peers:
+            atexit.register(self._end_without_success)
         if self._warm is not None:
             self._warm.install()
         else:
@@ -134,6 +137,7 @@ class K8sRendezvousHandler(RendezvousHandler):
             return True
         self._shut = True
         self._rounds.end(final_failures(sys.exc_info()[1]))
+        self._end_without_success()
         self._stop_threads()
         if self._warm is not None:
             self._warm.close()
@@ -143,6 +147,14 @@ class K8sRendezvousHandler(RendezvousHandler):
         self._rounds.remove_files()
         self._ended()
         return True
+
+    def _end_without_success(self) -> None:
+        """Say that this agent ends, unless it has said that it has succeeded. torch does not shut down what
+        ends on a signal. An operator sees how the pod ends; without one only this is certain."""
+        atexit.unregister(self._end_without_success)
+        if self._parts.settings.peers:
+            with log_failure("other pods may wait for this one"):
+                self._parts.write_leaving()
 
     def _stop_threads(self) -> None:
         self._rounds.close()

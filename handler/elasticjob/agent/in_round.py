@@ -148,7 +148,8 @@ class InRound:
     def _cannot_connect(self, m: Membership, error: CannotConnect) -> NoReturn:
         """Report that this pod has failed, and why: no peer and no node is to blame."""
         text = f"torchrun cannot connect to the leader {m.leader_endpoint}: {error}"
-        report = FailureReport(m.number, 0 if m.group_rank == RANK_UNKNOWN else m.group_rank, text)
+        rank = 0 if m.group_rank == RANK_UNKNOWN else m.group_rank
+        report = FailureReport(m.number, rank, text, job_uid=m.job_uid)
         self._parts.lease.write(failure=report.dump())
         self._parts.lease.flush(FLUSH_SECONDS)
         raise RendezvousConnectionError(f"round {m.number}: {text}") from error

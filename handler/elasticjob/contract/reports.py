@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from elasticjob.contract.fields import MAX_INT32, MAX_LOCAL_WORLD_SIZE, RecordError
+from elasticjob.contract.fields import MAX_ID, MAX_INT32, MAX_LOCAL_WORLD_SIZE, RecordError
 from elasticjob.contract.record import (
     FLAG,
     RANKS,
@@ -49,6 +49,13 @@ class FailureReport(Record, what="failure report", most_bytes=MAX_REPORT_BYTES):
     after_round_end: bool = False
     """When the worker ended, the record already said that the round was over: this explains its end, and is
     no cause."""
+    job_uid: Annotated[str, omitted(token(MAX_ID, key="jobUID"))] = ""
+    """The UID of the job, or the id of the run, whose round it was; "": an older handler has not said."""
+
+    def of(self, job_uid: str, number: int | None) -> bool:
+        """Whether it is about this round of this job or run. A pod's Lease may still have the report of an
+        earlier one."""
+        return self.round_number == number and self.job_uid in ("", job_uid)
 
 
 @dataclass(frozen=True)

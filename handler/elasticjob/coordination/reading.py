@@ -95,6 +95,8 @@ class _Read:
     other: str = ""
     run: str = ""
     """The id of that other run."""
+    said: ParticipantRecord | None = None
+    """What its participant has announced, as far as it can be read."""
 
 
 class LeaseReader:
@@ -107,7 +109,7 @@ class LeaseReader:
     def peers(self, leases: Mapping[str, Seen], now: float) -> Sight:
         """The participants alone; what else is in sight is left at its defaults."""
         before, self._read = self._read, {}
-        peers, others, runs, unreadable = {}, {}, {}, set()
+        peers, others, runs, said, unreadable = {}, {}, {}, {}, set()
         for name, seen in leases.items():
             if PEER_ANNOTATION not in ((seen.body.get("metadata") or {}).get("annotations") or {}):
                 continue
@@ -119,17 +121,21 @@ class LeaseReader:
                 peers[name] = replace(one.peer, silent=now - seen.at, renewed=now - seen.changed)
             elif one.other:
                 others[name], runs[name] = one.other, one.run
+                if one.said is not None:
+                    said[one.other] = one.said
             else:
                 unreadable.add(name)
         wall = datetime.now(timezone.utc)
-        return Sight(peers, wall, secrets.token_hex(4), frozenset(unreadable), others=others, other_runs=runs)
+        nonce = secrets.token_hex(4)
+        return Sight(peers, wall, nonce, frozenset(unreadable), others=others, other_runs=runs, said=said)
 
     def _read_one(self, body: Mapping[str, Any]) -> _Read:
         lease = read_lease(body)
         try:
             peer = PeerRecord.parse(lease.annotations[PEER_ANNOTATION])
             if peer.run != self._run:
-                return _Read(body, other=lease.holder, run=peer.run)
+                said = _optional(ParticipantRecord, lease.annotations.get(names.PARTICIPANT_ANNOTATION))
+                return _Read(body, other=lease.holder, run=peer.run, said=said)
             return _Read(body, _read_peer(lease, peer.slot))
         except RecordError as error:
             logger.debug("Lease %s is not read: %s", lease.name, error)

@@ -184,11 +184,20 @@ def _others(settled: Settled, view: RoundView, sight: Sight, fresh: Mapping[str,
         return [
             Expected(name, left, "its pod has not joined yet")
             for name, uid in sorted(sight.live_pods.items())
-            if name not in fresh and uid not in known and name not in late
+            if name not in fresh and uid not in known and name not in late and _may_join(sight, name, uid, r)
         ]
     if r.number or left <= 0 or len(fresh) >= settled.maximum:
         return []
     return [Expected("others", left, "may still come")]
+
+
+def _may_join(sight: Sight, name: str, uid: str, r: RoundState) -> bool:
+    """Whether this pod may still ask for a place: its agent has not ended, and is not one of another run.
+    Before the first round one that has ended another run may be followed by one of this run in its pod."""
+    peer = sight.has(name, uid)
+    if peer is not None:
+        return peer.record.state == AnnouncedState.JOINING
+    return sight.others.get(name) != uid or (r.number == 0 and sight.has_ended(uid))
 
 
 def _held(settled: Settled, view: RoundView, sight: Sight, pause: float) -> str:

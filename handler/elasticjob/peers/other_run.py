@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from elasticjob.contract.participant_record import AnnouncedState
+from elasticjob.contract.round_record import Outcome, Phase
 from elasticjob.contract.text import listed
 from elasticjob.peers.round_lease import Identity
 from elasticjob.peers.settled import Settled
@@ -33,6 +35,17 @@ class OtherRun:
         waiting = [name for name, run in sight.other_runs.items() if run == self.settled.run]
         there += [(name, sight.others[name]) for name in waiting]
         return any(sight.may_go_on(name, key) for name, key in there if sight.has(name, key) is None)
+
+    def at_its_end(self, sight: Sight | None) -> Settled:
+        """This run as another one follows it: it is complete if all members of its last round say that they
+        have succeeded, although its coordinator has not closed it yet."""
+        members = self.settled.state.members
+        said = [sight.said.get(m.key) for m in members] if sight is not None else []
+        well = [r for r in said if r is not None and r.state == AnnouncedState.SUCCEEDED]
+        if self.settled.closed or not members or [r.id for r in well] != [m.id for m in members]:
+            return self.settled
+        state = replace(self.settled.state, phase=Phase.CLOSED.value)
+        return replace(self.settled, state=state, outcome=Outcome.COMPLETE.value)
 
     def gives_way(self, mine: Settled | None) -> bool:
         """Whether a run that has had rounds takes its Lease back: it was deleted, and this one has made it.

@@ -53,7 +53,7 @@ def look(settled: Settled, sight: Sight, waits: Waits) -> Decision:
     sight = sight.credible(settled.run, settled.state.number)
     hear = partial(_hear, settled, sight)
     view = RoundView(settled.state, settled.limits, waits, sight.wall, hear, present=sight.peers)
-    view.set_members({m.id: _seen(m, view.state.number, sight) for m in view.state.members})
+    view.set_members({m.id: _seen(settled, m, sight) for m in view.state.members})
     if view.state.active:
         after = _watch(settled, view, sight)
         unheard = frozenset(view.judged_unheard)
@@ -74,13 +74,12 @@ def look(settled: Settled, sight: Sight, waits: Waits) -> Decision:
 def _corrected(settled: Settled, view: RoundView, sight: Sight) -> Settled:
     """Between rounds: what is found now may explain the end of the last round better. One of its members has
     ended without leaving it, or most of the others cannot reach a leader that could not reach them."""
-    number = view.state.number
     found = [
         Finding(Cause.POD_LOST, m.message, m)
         for m, before in zip(view.state.members, settled.state.members, strict=True)
         if m.state == MemberState.LOST
         and before.state in (MemberState.MEMBER, MemberState.UNREACHABLE)
-        and _failure(sight.has(m.name, m.key), number) is None
+        and _failure(settled, sight.has(m.name, m.key)) is None
     ]
     for one in found + judge(view, known=True):
         if better(one.cause, view.state.cause):
@@ -98,13 +97,14 @@ def _hear(settled: Settled, sight: Sight, member: Member) -> Heard | None:
     return Heard(peer.report if ours else None, peer.unreadable_report, peer.silent, peer.renewed)
 
 
-def _seen(member: Member, number: int, sight: Sight) -> Member:
-    """The member of round ``number`` with the state that its Lease, its pod or its port shows. One that
-    reports the failure of a worker and does not join again ends."""
+def _seen(settled: Settled, member: Member, sight: Sight) -> Member:
+    """The member of the last round with the state that its Lease, its pod or its port shows. One that reports
+    the failure of a worker and does not join again ends."""
     if member.state in (MemberState.LOST, MemberState.SUCCEEDED):
         return member
     peer = sight.has(member.name, member.key)
-    ends = peer is not None and peer.failure is not None and peer.failure.round_number == number
+    failure = peer.failure if peer is not None else None
+    ends = failure is not None and failure.of(settled.run, settled.state.number)
     if _succeeds(member, peer, not ends and member.key in sight.finished):
         return replace(member, state=MemberState.SUCCEEDED.value)
     if member.key in sight.gone:
@@ -137,7 +137,7 @@ def _watch(settled: Settled, view: RoundView, sight: Sight) -> Settled:
     if view.state.members and all(m.state == MemberState.SUCCEEDED for m in view.state.members):
         return _closed(settled, view, Outcome.COMPLETE, "all members have succeeded")
     found = judge(view, any(m.state in DEPARTED for m in view.state.members))
-    found += _hang(view) + _departures(view, sight)
+    found += _hang(view) + _departures(settled, view, sight)
     if found:
         return _over(settled, view, sight, found)
     new = _newcomers(settled, view, sight)
@@ -153,41 +153,38 @@ def _hang(view: RoundView) -> list[Finding]:
     return [Finding(Cause.HANG, report.message, leader)] if report is not None and report.hung else []
 
 
-def _departures(view: RoundView, sight: Sight) -> list[Finding]:
+def _departures(settled: Settled, view: RoundView, sight: Sight) -> list[Finding]:
     """The members that are lost or have left, the failure of a worker that explains the others in front."""
     found = []
-    number = view.state.number
     for m in view.state.members:
         if m.state == MemberState.LOST:
             found.append((0, Finding(Cause.POD_LOST, m.message, m)))
         elif m.state == MemberState.LEFT:
             peer = sight.has(m.name, m.key)
-            found.append(_departure(m, peer, number))
+            found.append(_departure(settled, m, peer))
     return [finding for _, finding in sorted(found, key=lambda one: one[0])]
 
 
-def _departure(m: Member, peer: Peer | None, number: int) -> tuple[int, Finding]:
+def _departure(settled: Settled, m: Member, peer: Peer | None) -> tuple[int, Finding]:
     """Why a living member has left the round, and when in it, as far as that is known. An agent that joins
     again by itself has had the failure of a worker."""
-    failure = _failure(peer, number)
+    failure = _failure(settled, peer)
     if failure is not None:
         text = f"a worker of {m.name} failed" + f": {failure.message}" * bool(failure.message)
         return failure.offset_milliseconds or 0, Finding(Cause.WORKER_FAILED, text, m)
     if peer is None or peer.record.state != AnnouncedState.JOINING:
         return 0, Finding(Cause.MEMBER_LEFT, f"{m.name} has left the round", m)
-    if peer.record.from_round == number:
+    if peer.record.from_round == settled.state.number:
         return 0, Finding(Cause.WORKER_FAILED, f"a worker of {m.name} failed", m)
     return 0, Finding(Cause.POD_RESTARTED, f"the agent of {m.name} has started again", m)
 
 
-def _failure(peer: Peer | None, number: int) -> FailureReport | None:
-    """The failure of a worker that it reports of this round, unless the round was over before."""
+def _failure(settled: Settled, peer: Peer | None) -> FailureReport | None:
+    """The failure of a worker that it reports of the last round, unless that was over before."""
     failure = peer.failure if peer is not None else None
-    return (
-        failure
-        if failure is not None and failure.round_number == number and not failure.after_round_end
-        else None
-    )
+    if failure is None or failure.after_round_end or not failure.of(settled.run, settled.state.number):
+        return None
+    return failure
 
 
 def _newcomers(settled: Settled, view: RoundView, sight: Sight) -> list[str]:

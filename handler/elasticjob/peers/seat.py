@@ -312,7 +312,7 @@ class Seat:
         if self.obstacle is not None and self._first_list_for(self._missing):
             return ListAgain()
         if self.newest is None:
-            return Write(self._in_place(replace(self._first(), unsure=True)), claim="it is the first")
+            return Write(self._in_place(replace(self._first(), unsure=True), sight), claim="it is the first")
         since, sure, mine = self._missing or (now, False, False)
         sure = sure and other is None
         wait = 0.0 if mine else MADE_AGAIN_SECONDS + self._place() * ORDER_SECONDS
@@ -320,7 +320,9 @@ class Seat:
             wait += UNSURE_SECONDS if self.newest.state.active else 2 * UNSURE_SECONDS
         if now < since + wait:
             return Rest(since + wait - now)
-        return Write(self._in_place(made_again(self.newest, sure)), claim="the round Lease was deleted")
+        return Write(
+            self._in_place(made_again(self.newest, sure), sight), claim="the round Lease was deleted"
+        )
 
     def _follow(self, now: float, sight: Sight | None) -> Step:
         assert self.lease is not None
@@ -337,7 +339,7 @@ class Seat:
             return TryPort(Identity.parse(self.lease.holder).pod)
         return Rest(max(0.02, min(claim.at - now, probe - now, LONGEST_REST)))
 
-    def _claim(self, why: str) -> Write:
+    def _claim(self, why: str, sight: Sight | None = None) -> Write:
         lease, newest = self.lease, self.newest
         assert lease is not None
         settled = self.settled
@@ -346,7 +348,8 @@ class Seat:
         if settled is None or settled.run != self.run.id:
             settled = self._first()
         transitions = min(lease.transitions + 1, MAX_INT32)
-        return Write(self._in_place(settled), version=lease.version, claim=why, transitions=transitions)
+        settled = self._in_place(settled, sight)
+        return Write(settled, version=lease.version, claim=why, transitions=transitions)
 
     def _replace_other_run(self, now: float, sight: Sight | None) -> Step:
         """Another run of this name: its round Lease is taken once it is closed, or none of its pods is there
@@ -361,7 +364,7 @@ class Seat:
             # The round Lease may have been deleted, unheard.
             return ListAgain() if self._first_list_for(self.lease) else Read()
         wait = self._changed + self._spread * ORDER_SECONDS - now
-        return Rest(wait) if wait > 0 else self._claim("the run before is over")
+        return Rest(wait) if wait > 0 else self._claim("the run before is over", sight)
 
     def _is_over(self, other: OtherRun, sight: Sight | None) -> bool:
         """Whether this run may take the place of the other. Members that came with the newest version of the
@@ -374,12 +377,12 @@ class Seat:
         before, self._listed_for = self._listed_for, state
         return before is not state
 
-    def _in_place(self, settled: Settled) -> Settled:
+    def _in_place(self, settled: Settled, sight: Sight | None) -> Settled:
         """What a new coordinator writes: in the place of another run it remembers how that has ended. The
         times of reports are by the clock of the coordinator before (P6)."""
         other = self.other_run
         settled = replace(settled, state=replace(settled.state, unreachable_reports=()))
-        return following(settled, other.settled) if other is not None else settled
+        return following(settled, other.at_its_end(sight)) if other is not None else settled
 
     def _lead(self, now: float, sight: Sight | None) -> Step:
         """One look, and a write if something has changed or others wait for a sign of life."""

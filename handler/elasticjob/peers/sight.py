@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from elasticjob.contract.participant_record import ParticipantRecord
+from elasticjob.contract.participant_record import AnnouncedState, ParticipantRecord
 from elasticjob.contract.reports import FailureReport, ProgressReport, RoundReport
 from elasticjob.peers.round_lease import RoundLease
 
@@ -54,6 +54,8 @@ class Sight:
     """The pods' UIDs, by name, of the Leases of other runs of this name."""
     other_runs: Mapping[str, str] = field(default_factory=dict)
     """The ids of the runs that these are of."""
+    said: Mapping[str, ParticipantRecord] = field(default_factory=dict)
+    """What these participants have announced, by their pods' UIDs, as far as it can be read."""
     suspects: frozenset[str] = frozenset()
     """Names of former coordinators that have shown no sign of life since they were replaced: not to be
     chosen."""
@@ -107,7 +109,13 @@ class Sight:
 
     def may_go_on(self, name: str, key: str) -> bool:
         """Whether this participant of another run may be in a round of it, or close it."""
-        return key not in self.gone and (self.others.get(name) == key or self.is_there(name, key))
+        there = self.others.get(name) == key or self.is_there(name, key)
+        return there and key not in self.gone and not self.has_ended(key)
+
+    def has_ended(self, key: str) -> bool:
+        """Whether this participant of another run says that it has succeeded, or ends without success."""
+        record = self.said.get(key)
+        return record is not None and record.state in (AnnouncedState.SUCCEEDED, AnnouncedState.LEAVING)
 
     def has(self, name: str, key: str) -> Peer | None:
         """This incarnation of a participant, if its Lease is there."""

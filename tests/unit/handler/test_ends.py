@@ -10,7 +10,11 @@ import threading
 from typing import Any
 
 import pytest
-from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousStateError
+from torch.distributed.elastic.rendezvous import (
+    RendezvousClosedError,
+    RendezvousStateError,
+    RendezvousTimeoutError,
+)
 from torch.distributed.elastic.utils import store as store_util
 
 from devcluster.wait import wait_for
@@ -184,6 +188,39 @@ def test_sigterm_in_the_first_rendezvous_ends_the_process() -> None:
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == 128 + signal.SIGTERM
     assert process.stdout.read() == "Leaving\n"
+
+
+@pytest.mark.parametrize("rounds", ["peers", "operator"])
+def test_without_an_operator_one_that_gives_up_says_so(leases: Leases, start: Start, rounds: str) -> None:
+    """``join_timeout`` is over: no other run waits for its pod, which may stay. An operator sees its end."""
+    handler = start("a", rounds=rounds, join_timeout=0.1)
+    with pytest.raises(RendezvousTimeoutError):
+        handler.next_rendezvous()
+    handler.shutdown()
+    record = leases.participant("a")
+    assert record is not None
+    assert record.state == ("Leaving" if rounds == "peers" else "Joining")
+
+
+def test_one_that_ends_on_a_signal_while_it_trains_says_so() -> None:
+    """torch does not shut it down then."""
+    script = textwrap.dedent(
+        """
+        import atexit
+        from elasticjob.agent.handler import K8sRendezvousHandler
+        from elasticjob.agent.settings import Settings
+        from tests.unit.memory_api import Leases, MemoryApi
+        leases = Leases()
+        atexit.register(lambda: print(leases.participant("a").state, flush=True))
+        settings = Settings("ns", "job", pod="a", pod_uid="u", rounds="peers")
+        handler = K8sRendezvousHandler(settings, "run", lambda: MemoryApi(leases))
+        handler._joining._announce(None)
+        leases.announced("a")
+        raise RuntimeError("a signal")
+        """
+    )
+    process = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, check=False)
+    assert (process.returncode, process.stdout) == (1, "Leaving\n")
 
 
 # shows: workers do not stop after the end of a round

@@ -37,6 +37,7 @@ class Table:
         self.staying: frozenset[str] | None = None
         self.older: frozenset[str] = frozenset()
         self.others: dict[str, str] = {}
+        self.said: dict[str, ParticipantRecord] = {}
         self.last = Decision(self.settled)
         self._began: dict[WaitKey, float] = {}
         self._made = 0
@@ -101,6 +102,7 @@ class Table:
             suspects=self.suspects,
             older=self.older,
             others=self.others,
+            said=self.said,
             round_age=self.now - self.round_began,
             finished=self.finished,
             staying=self.staying,

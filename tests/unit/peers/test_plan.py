@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from elasticjob.contract.reports import FailureReport
 from elasticjob.peers.pacing import MOST_EARLY_ENDS
 from elasticjob.peers.plan import GROWTH_SECONDS
 from elasticjob.peers.settled import made_again
-from tests.unit.peers.table import Table
+from tests.unit.peers.table import RUN, Table
 
 
 def test_a_round_begins_at_once_with_the_maximum() -> None:
@@ -155,6 +156,20 @@ def test_the_first_of_several_failures_explains_the_others() -> None:
     table.fail("pod-2", "out of luck", offset=800)
     table.look()
     assert table.settled.message == "a worker of pod-2 failed: out of luck"
+
+
+def test_the_failure_that_another_run_has_left_in_a_lease_ends_no_round() -> None:
+    """Two torchruns came one after the other in one pod. Of an older handler it is not known whose it is."""
+    for run, told in (("run-0", (1, "Active", "")), (RUN.id, (1, "Broken", "WorkerFailed"))):
+        table = Table()
+        table.train("pod-0", "pod-1", "pod-2")
+        failure = FailureReport(1, 1, "CUDA error", job_uid=run)
+        table.peers["pod-1"] = replace(table.peers["pod-1"], failure=failure)
+        table.look()
+        assert table.told == told
+        assert failure.of(run, 1)
+        assert FailureReport(1, 1).of(run, 1)
+        assert not failure.of(run, 2)
 
 
 def test_silence_and_what_cannot_be_read_end_no_round() -> None:

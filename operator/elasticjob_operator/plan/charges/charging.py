@@ -251,7 +251,7 @@ def _first_end(p: Pass) -> int | None:
     for member in p.status.members():
         lease = p.observed.leases.get(member.pod_name)
         failure = lease.failure if lease is not None and lease.holder == member.pod_uid else None
-        if failure is None or failure.round_number != p.round.number or failure.after_round_end:
+        if failure is None or not failure.of(p.job.uid, p.round.number) or failure.after_round_end:
             continue
         if failure.offset_milliseconds is not None:
             found.append(failure.offset_milliseconds)

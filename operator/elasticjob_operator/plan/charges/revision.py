@@ -194,7 +194,8 @@ def _report_of(p: Pass, failure: Failure) -> int | None:
     """When the worker that was charged for failed, if its agent still says so."""
     lease = p.lease_of(failure.pod_uid)
     report = lease.failure if lease is not None else None
-    return report.offset_milliseconds if report is not None and report.round_number == failure.round else None
+    ours = report is not None and report.of(p.job.uid, failure.round)
+    return report.offset_milliseconds if report is not None and ours else None
 
 
 def _earlier_failure(p: Pass, failure: Failure, number: int) -> Evidence | None:
@@ -212,7 +213,7 @@ def _earlier_failure(p: Pass, failure: Failure, number: int) -> Evidence | None:
         report = lease.failure if lease is not None else None
         if (
             report is None
-            or report.round_number != number
+            or not report.of(p.job.uid, number)
             or report.after_round_end
             or report.offset_milliseconds is None
         ):

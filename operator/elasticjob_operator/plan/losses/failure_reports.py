@@ -71,7 +71,7 @@ def _own_failure_report(p: Pass, member: ParticipantStatus) -> FailureReport | N
     if lease is None or lease.holder != member.pod_uid or lease.failure is None:
         return None
     record = lease.record
-    if lease.failure.round_number != p.round.number or record is None:
+    if not lease.failure.of(p.job.uid, p.round.number) or record is None:
         return None  # what failed in one that has got another number may be the echo of its end
     if record.id != member.id:
         same = record.from_round == p.round.number and record.from_job_uid == p.job.uid

@@ -40,7 +40,7 @@ def failure(p: Pass, member: ParticipantStatus) -> FailureReport | None:
     """What such a member reports of its workers in this round."""
     word = cut_off(p).get(member.group_rank) if member.group_rank is not None else None
     report = word.failure if word is not None and word.left else None
-    return report if report is not None and report.round_number == p.round.number else None
+    return report if report is not None and report.of(p.job.uid, p.round.number) else None
 
 
 def explained(p: Pass, one: Expected) -> Expected:
