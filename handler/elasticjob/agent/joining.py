@@ -201,9 +201,13 @@ class Joining:
     def _stop(self, stop: Stop) -> None:
         """The job is over: exit quietly if it is complete, otherwise raise the reason."""
         # A former job's completion must not count as this job's success, which exit code 0 would mean.
-        self._parts.write_leaving()
-        self._parts.lease.flush(FLUSH_SECONDS)
+        parts, announced = self._parts, self._parts.core.announced
+        parts.write_leaving()
+        parts.lease.flush(FLUSH_SECONDS)
+        trained = announced is not None and announced.from_round > 0
+        text = messages.over(parts.settings, stop, trained)
         if stop.complete:
-            logger.info("the job is complete: %s", stop.message)
+            unexpected = parts.settings.peers and not trained
+            logger.log(logging.WARNING if unexpected else logging.INFO, "%s", text)
             raise SystemExit(0)
-        raise RendezvousClosedError(f"the job has failed: {stop.message}")
+        raise RendezvousClosedError(text)

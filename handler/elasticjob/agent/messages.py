@@ -10,6 +10,7 @@ from elasticjob.agent.settings import Settings
 from elasticjob.contract import names
 from elasticjob.contract.reports import FailureReport
 from elasticjob.contract.round_record import RoundRecord
+from elasticjob.core.participant import Stop
 
 
 def waiting(s: Settings, record: RoundRecord | None, error: str, seconds: float) -> str:
@@ -26,6 +27,12 @@ def waiting(s: Settings, record: RoundRecord | None, error: str, seconds: float)
         )
     why = record.waiting_message or "this pod has joined, but the operator has not selected it yet"
     return f"waiting for round {record.number + 1}: {why}"
+
+
+def over(s: Settings, stop: Stop, trained: bool) -> str:
+    """The job is over, complete or not. ``trained``: this agent has been in a round."""
+    text = f"the job {'is complete' if stop.complete else 'has failed'}: {stop.message}"
+    return f"{text}. {peer_messages.over(s, trained)}" if s.peers else text
 
 
 def no_job(s: Settings) -> str:

@@ -21,6 +21,12 @@ def waiting(s: Settings, record: RoundRecord | None, seconds: float) -> str:
     return f"waiting for round {record.number + 1}: {why}"
 
 
+def over(s: Settings, trained: bool) -> str:
+    """No pod trains in this run any more."""
+    so = "" if trained else ", and this torchrun has trained nothing"
+    return f"Run {s.job_uid} of {s.job} is over{so}: another run needs another --rdzv-id"
+
+
 def forbidden(s: Settings, error: str, seconds: float) -> str:
     """A 403 that is no denial by a policy: rights are missing, or something else refuses."""
     if _MISSING_RIGHT.search(error):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import yaml
 from elasticjob.agent import messages
 from elasticjob.agent.peer_messages import UNKNOWN_ACCOUNT
 from elasticjob.agent.settings import Settings
+from elasticjob.core.participant import Stop
 
 RIGHTS = Path(__file__).parents[3] / "examples" / "without-an-operator" / "rights.yaml"
 SETTINGS = Settings(namespace="research", job="mnist", rounds="peers", pod="mnist-0")
@@ -84,3 +86,15 @@ def test_where_no_right_is_missing_no_role_is_asked_for(error: str) -> None:
     assert error in said
     assert "kind: Role" not in said
     assert ("needs one Lease for itself and one for each pod" in said) == (error == QUOTA)
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_one_that_comes_after_the_end_of_its_run_is_told_what_another_run_needs(complete: bool) -> None:
+    """A second torchrun in one container, with the id of the first, trains nothing."""
+    stop, settings = Stop(complete, "all members have succeeded"), replace(SETTINGS, job_uid="run-1")
+    job = f"the job {'is complete' if complete else 'has failed'}: all members have succeeded"
+    said = f"{job}. Run run-1 of mnist is over"
+    assert messages.over(settings, stop, trained=True) == f"{said}: another run needs another --rdzv-id"
+    late = messages.over(settings, stop, trained=False)
+    assert late == f"{said}, and this torchrun has trained nothing: another run needs another --rdzv-id"
+    assert messages.over(replace(settings, rounds="operator"), stop, trained=False) == job
