@@ -80,7 +80,7 @@ class Series:
     def __init__(self, job: JobRun, planned: Sequence[Planned]) -> None:
         self._job = job
         self._planned = planned
-        self._log = StepLog(job.folder / "steps.jsonl")
+        self._lines = StepLog(job.folder / "steps.jsonl").read
         self.kills: list[Kill] = []
 
     def play(self) -> None:
@@ -177,9 +177,6 @@ class Series:
 
         said: tuple[str, ...] = self._job.wait_for(found, f"the status says what {number} was resumed from")
         return said
-
-    def _lines(self) -> list[Line]:
-        return self._log.read()
 
 
 def run_undisturbed(folder: Path, steps: int) -> None:

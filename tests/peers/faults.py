@@ -376,10 +376,10 @@ class Faults:
         if unwell or saved is None or newest is None or history.lease not in self._api.leases:
             return False
         shown = self._truth.read(self._api.leases[history.lease])
-        if newest.closed or shown is None or shown.run != newest.run or shown.state.number < 2:
-            return (
-                False  # another run has the Lease, or no number tells the saved record from the present one
-            )
+        if newest.closed or shown is None or shown.run != newest.run:
+            return False
+        if shown.state.number < 2:  # no number tells the saved record from the present one
+            return False
         self._kernel.say("set back")
         with self._truth.by_a_user():
             self._api.apply(history.lease, saved.annotations)

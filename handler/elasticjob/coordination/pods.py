@@ -81,18 +81,22 @@ class Pods:
     def live(self) -> Mapping[str, str] | None:
         """UIDs of the pods that have not ended, by name; None if they can't be seen, or do not have the
         label."""
-        objects = self._all.objects() if self._all is not None else None
-        if objects is None or self._me.pod not in objects:
+        objects = self._in_sight()
+        if objects is None:
             return None
         return {name: str(seen.body["metadata"]["uid"]) for name, seen in objects.items() if _stays(seen)}
 
     def staying(self) -> frozenset[str] | None:
         """The UIDs of the pods that are there and are not taken away, also of those that have ended; None as
         for ``live``."""
-        objects = self._all.objects() if self._all is not None else None
-        if objects is None or self._me.pod not in objects:
+        objects = self._in_sight()
+        if objects is None:
             return None
         return frozenset(str(s.body["metadata"]["uid"]) for s in objects.values() if not taken_away(s.body))
+
+    def _in_sight(self) -> Mapping[str, Seen] | None:
+        objects = self._all.objects() if self._all is not None else None
+        return objects if objects is not None and self._me.pod in objects else None
 
     def pending(self) -> frozenset[str]:
         """The names of the pods that have not started."""
