@@ -363,7 +363,7 @@ class Faults:
                 seconds = self._apart.uniform(25.0, 60.0)
                 self._kernel.say(f"hangs   the list of {name}")
                 pod.process.list_hangs(seconds)
-        self._earlier.setdefault(self._history.run.id, stored)
+        self._earlier.setdefault(run, stored)
 
     def _set_back(self) -> bool:
         """A user applies the round Lease as it was saved when the first round of the run began. Only while

@@ -242,16 +242,17 @@ class History:
             pod.process.thaw()
             if pod.process.run.id != self.run.id:
                 self.end_if_lives(name)
-            of_this_run = pod.process.run.id == self.run.id
-            stays = not tidy and (self._has_a_port(name) if of_this_run else self._says_that_it_ends(name))
+            stays = not tidy and (self._has_a_port(name) or self._says_that_it_ends(name))
             if pod.ended is not None and not pod.deleted and not stays:
                 self.remove(name)
 
     def _has_a_port(self, name: str) -> bool:
-        """Whether its Lease says where its agent listens. A user may have written over it: then nothing but
-        its deletion proves its end."""
+        """Whether its Lease is of this run, and says where its agent listens. A user may have written over
+        it, or its last process could not write: then nothing but its deletion proves its end."""
         stored = self.api.leases.get(name)
-        if stored is None or str(MAX_NUMBER) in stored.annotations.get("participant", ""):
+        if stored is None or stored.annotations.get("run") != self.run.id:
+            return False
+        if str(MAX_NUMBER) in stored.annotations.get("participant", ""):
             return False
         return bool(endpoint_of(stored.annotations))
 

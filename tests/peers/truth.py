@@ -40,8 +40,8 @@ class Round:
     left: bool = False
     """Whether one member has left it, by itself or by dying: from then on it trains no more."""
     forgotten: bool = False
-    """The round Lease was deleted or set back, and no process that lived when it was written again had seen
-    this round."""
+    """The round Lease was deleted or set back, and no process that lived when it was written again, or was
+    written without knowing of this round, had seen it."""
     disturbed: bool = False
     """Whether something has happened to a member of it that may end it."""
 
@@ -125,8 +125,9 @@ class Truth:
             return
         old = self.read(before) if before is not None else None
         anew, self._set_back = old is None or self._set_back, False
-        for one in self.rounds.values() if anew else ():
-            one.forgotten = one.forgotten or not self.knows(one.settled)
+        for one in self.rounds.values():
+            if anew or (one.settled.run == new.run and self._misses(new, one)):
+                one.forgotten = one.forgotten or not self.knows(one.settled)
         for one in self.rounds.values() if before is not None and old is None else ():
             one.left = one.left or one.settled.run != new.run  # a user has overwritten whose Lease it was
         r = new.state
@@ -149,6 +150,12 @@ class Truth:
                 one.left = one.left or one.settled.run == new.run
         if new.run not in self.newest or new.order >= self.newest[new.run].order:
             self.newest[new.run] = new
+
+    def _misses(self, new: Settled, one: Round) -> bool:
+        """Whether this record was begun without knowing of that round of its run: the last to know of it may
+        have gone since then."""
+        r, other = new.state, one.settled.state
+        return r.nonce != other.nonce and r.number <= other.number
 
     def _closes(self, new: Settled) -> None:
         """A run is over as it is said: all have succeeded, or some, and another was lost after them."""
