@@ -5,12 +5,18 @@ Pure: they follow from the settings, the latest record and the latest error.
 
 from __future__ import annotations
 
+import re
+
 from elasticjob.agent import peer_messages
 from elasticjob.agent.settings import Settings
 from elasticjob.contract import names
 from elasticjob.contract.reports import FailureReport
 from elasticjob.contract.round_record import RoundRecord
 from elasticjob.core.participant import Stop
+
+_MISSING_RIGHT = re.compile(r"\bUser \"[^\"]*\" cannot ")
+"""How the API server says that no Role grants a request. A quota, a namespace that is being deleted and a
+proxy on the way answer with 403, too."""
 
 
 def waiting(s: Settings, record: RoundRecord | None, error: str, seconds: float) -> str:
@@ -46,7 +52,9 @@ def no_job(s: Settings) -> str:
 
 
 def not_granted(s: Settings, error: str, seconds: float) -> str:
-    """Rights are missing, and the operator may still grant them."""
+    """Rights are missing, and the operator may still grant them; or something else refuses."""
+    if _no_right_is_missing(error):
+        return f"waiting for the API server, which has refused requests for {seconds:.0f} s so far: {error}"
     return (
         f"waiting for the operator to grant this pod its rights, for {seconds:.0f} s so far. Check that the "
         "operator runs (kubectl get pods -A -l app.kubernetes.io/name=elasticjob), that the ElasticJob "
@@ -61,10 +69,13 @@ def is_denial(error: str) -> bool:
 
 
 def forbidden(s: Settings, error: str, seconds: float) -> str:
-    """Rights are missing, and the wait for them was long enough."""
+    """The API server refuses, and the wait was long enough: rights are missing, or it is something else."""
+    if s.peers and is_denial(error):
+        return peer_messages.denied(s, error, seconds)
+    if _no_right_is_missing(error):
+        return _refused(s, error, seconds)
     if s.peers:
-        said = peer_messages.denied if is_denial(error) else peer_messages.forbidden
-        return said(s, error, seconds)
+        return peer_messages.not_granted(s, error, seconds)
     return (
         f"the API server has denied access for {seconds:.0f} s: {error}. This pod must be allowed to get "
         f"and watch {names.round_object(s.job)} and to create and patch Lease {s.pod} in namespace "
@@ -72,6 +83,22 @@ def forbidden(s: Settings, error: str, seconds: float) -> str:
         "that the operator runs (it creates the Role), and that the RoleBinding names the pod's service "
         "account"
     )
+
+
+def _no_right_is_missing(error: str) -> bool:
+    return not is_denial(error) and not _MISSING_RIGHT.search(error)
+
+
+def _refused(s: Settings, error: str, seconds: float) -> str:
+    refused = f"the API server has refused this pod's requests for {seconds:.0f} s: {error}. "
+    if "exceeded quota" in error:
+        needs = "A run without an operator needs one Lease for itself and one"
+        needs = needs if s.peers else "A Lease is needed"
+        return refused + (
+            f"{needs} for each pod in namespace {s.namespace}. A pod that has failed and is kept has one, "
+            "too. Raise the quota's count/leases.coordination.k8s.io, or delete pods that have ended"
+        )
+    return refused + "This does not say that a right is missing: a Role would not help"
 
 
 def unreported(failure: FailureReport) -> str:

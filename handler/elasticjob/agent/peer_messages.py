@@ -27,21 +27,7 @@ def over(s: Settings, trained: bool) -> str:
     return f"Run {s.job_uid} of {s.job} is over{so}: another run needs another --rdzv-id"
 
 
-def forbidden(s: Settings, error: str, seconds: float) -> str:
-    """A 403 that is no denial by a policy: rights are missing, or something else refuses."""
-    if _MISSING_RIGHT.search(error):
-        return _not_granted(s, error, seconds)
-    refused = f"the API server has refused this pod's requests for {seconds:.0f} s: {error}. "
-    if "exceeded quota" in error:
-        return refused + (
-            "A run without an operator needs one Lease for itself and one for each pod in namespace "
-            f"{s.namespace}. A pod that has failed and is kept has one, too. Raise the quota's "
-            "count/leases.coordination.k8s.io, or delete pods that have ended"
-        )
-    return refused + "This does not say that a right is missing: a Role would not help"
-
-
-def _not_granted(s: Settings, error: str, seconds: float) -> str:
+def not_granted(s: Settings, error: str, seconds: float) -> str:
     """What to hand to those who may grant the rights."""
     user = _ACCOUNT.search(error)
     account = user[2] if user is not None else UNKNOWN_ACCOUNT
@@ -87,7 +73,4 @@ subjects:
 
 UNKNOWN_ACCOUNT = "SERVICE-ACCOUNT-OF-THE-PODS"
 """Stands in the manifest where the API server has not said who asked."""
-_MISSING_RIGHT = re.compile(r"\bUser \"[^\"]*\" cannot ")
-"""How the API server says that no Role grants a request. A quota, a namespace that is being deleted and a
-proxy on the way answer with 403, too."""
 _ACCOUNT = re.compile(r"\bsystem:serviceaccount:([a-z0-9-]+):([a-z0-9.-]*[a-z0-9])")

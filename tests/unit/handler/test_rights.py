@@ -13,12 +13,15 @@ from elasticjob.api.errors import Forbidden, Unauthorized
 from tests.unit.handler.joining import Joining, Start, form, two
 from tests.unit.memory_api import Leases, broken
 
+MISSING = 'leases is forbidden: User "x" cannot patch resource "leases" in API group "coordination.k8s.io"'
+"""As the API server says that a right is missing."""
+
 
 def test_missing_rights_end_with_advice(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("elasticjob.agent.joining.GRANT_SECONDS", 0.5)
-    leases.error = Forbidden("leases is forbidden", 403)
+    leases.error = Forbidden(MISSING, 403)
     ends_with(start("a"), "job-round", "Lease a", "RoleBinding", "kubectl -n ns get ej job")
 
 
@@ -98,7 +101,7 @@ def test_a_pod_that_was_never_granted_its_rights_waits_for_the_operator(
     monkeypatch.setattr("elasticjob.agent.joining.RBAC_SECONDS", 0.2)
     monkeypatch.setattr("elasticjob.agent.joining.FIRST_LOG_SECONDS", 0.1)
     caplog.set_level(logging.INFO)
-    leases.error = Forbidden('User "x" cannot patch resource "leases"', 403)
+    leases.error = Forbidden(MISSING, 403)
     joining = Joining(start("a"))
     wait_for(lambda: "for the operator to grant this pod its rights" in caplog.text, 20, "it says so")
     assert joining.waits()
@@ -113,7 +116,7 @@ def test_what_no_operator_would_grant_is_an_error_soon(
 ) -> None:
     monkeypatch.setattr("elasticjob.agent.joining.RBAC_SECONDS", 0.5)
     policy = "ValidatingAdmissionPolicy 'own' with binding 'own' denied request: not this pod's Lease"
-    leases.error = Forbidden(policy if why == "an admission policy" else "cannot get", 403)
+    leases.error = Forbidden(policy if why == "an admission policy" else MISSING, 403)
     ends_with(start("a", other_namespace=why == "another namespace"), "denied access for")
 
 
@@ -124,14 +127,12 @@ def test_rights_that_were_taken_away_are_an_error_soon(
     monkeypatch.setattr("elasticjob.agent.joining.RBAC_SECONDS", 0.5)
     handlers, _, _ = two(leases, start)
     with leases.changed:
-        leases.error = Forbidden("cannot get", 403)
+        leases.error = Forbidden(MISSING, 403)
         leases.changed.notify_all()
     ends_with(handlers[1], "denied access for")
 
 
-@pytest.mark.parametrize(
-    "why", ["cannot get", 'admission webhook "leases.example.com" denied the request: no']
-)
+@pytest.mark.parametrize("why", [MISSING, 'admission webhook "leases.example.com" denied the request: no'])
 # shows: a job's Role or RoleBinding is deleted, or a policy denies its pods' Leases
 def test_a_pod_of_the_operator_s_waits_for_rights_that_were_taken_away(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch, why: str

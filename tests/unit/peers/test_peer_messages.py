@@ -86,6 +86,12 @@ def test_where_no_right_is_missing_no_role_is_asked_for(error: str) -> None:
     assert error in said
     assert "kind: Role" not in said
     assert ("needs one Lease for itself and one for each pod" in said) == (error == QUOTA)
+    job = replace(SETTINGS, rounds="operator")
+    for said in (messages.forbidden(job, error, 11), messages.not_granted(job, error, 11)):
+        assert error in said
+        assert "Role" not in said.replace("a Role would not help", "")
+        assert "grant" not in said
+    assert ("A Lease is needed for each pod" in messages.forbidden(job, error, 11)) == (error == QUOTA)
 
 
 @pytest.mark.parametrize("complete", [True, False])
