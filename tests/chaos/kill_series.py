@@ -1,9 +1,9 @@
 """`python -m tests.chaos.kill_series`: kills one after another, in jobs that save each step to memory.
 
 Real torchruns, operator, API server and nodes. A kill comes when a round is well: of a worker, an agent, the
-agent of rank 0, or a node with one pod. In between the job gets another size. What must come out: a kill
-costs one step at most, nothing is read from the storage, and samples and losses are those of a run of one
-process that nothing has disturbed.
+agent of rank 0, or a node with one pod. In between the job gets another size, or keeps its own. What must
+come out: a kill costs one step at most, nothing is read from the storage, and samples and losses are those of
+a run of one process that nothing has disturbed.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks import arguments
 from devcluster import crd
 from devcluster.cluster import Cluster
 from devcluster.wait import wait_for
@@ -44,7 +45,6 @@ from tests.e2e.job import ROOT, TORCHRUN, JobRun, Operator, apart
 
 SCRIPT = Path(__file__).parent / "memory_train.py"
 NAMESPACE = "kills"
-SIZES = (4, 3, 5)
 STEP_SECONDS = 0.1
 DRAINING_STEPS = 40
 """After so many the operator has heard that all ranks call ``should_stop``."""
@@ -202,6 +202,12 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=1000, help="of single pods, default %(default)s")
     parser.add_argument("--jobs", type=int, default=4, help="that share them, default %(default)s")
     parser.add_argument(
+        "--sizes",
+        type=arguments.sizes,
+        default=(4, 3, 5),
+        help="pods of a job, in turns; of one size it stays, default 4,3,5",
+    )
+    parser.add_argument(
         "--change-every", type=int, default=4, help="kills between sizes, default %(default)s"
     )
     parser.add_argument("--seed", type=int, default=1, help="of the kinds, default %(default)s")
@@ -212,7 +218,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     kills, wrong, largest = list[Kill](), list[str](), 0.0
     began = time.monotonic()
-    with Cluster(nodes=max(SIZES) + 1) as cluster:
+    with Cluster(nodes=max(options.sizes) + 1) as cluster:
         crd.install(cluster, ROOT / "crds" / "elasticjobs.elasticjob.dev.yaml")
         cluster.kubectl("create", "namespace", NAMESPACE)
         account = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default"
@@ -246,7 +252,7 @@ def main() -> int:
 
 def _shared(options: argparse.Namespace) -> list[list[Planned]]:
     """The kills of each job."""
-    planned = plan(options.seed, options.kills, SIZES, options.change_every)
+    planned = plan(options.seed, options.kills, options.sizes, options.change_every)
     each = -(-len(planned) // options.jobs)
     return [planned[begin : begin + each] for begin in range(0, len(planned), each)]
 
