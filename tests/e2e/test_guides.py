@@ -77,7 +77,6 @@ def test_the_script_of_the_data_page_trains_each_sample_once_on_2_then_3_ranks(t
     path.write_text(
         program(
             "data.md",
-            ("STEPS = 1000", 'STEPS = int(os.environ["UNTIL"])'),
             ("num_workers=2", ""),
             (
                 loss,
@@ -86,6 +85,6 @@ def test_the_script_of_the_data_page_trains_each_sample_once_on_2_then_3_ranks(t
         )
     )
     for number, ranks, until in (("1", 2, "7"), ("2", 3, "20")):
-        launch(path, ranks, UNTIL=until, ELASTICJOB_ROUND=number, CHECKPOINTS=str(tmp_path / "checkpoints"))
+        launch(path, ranks, STEPS=until, ELASTICJOB_ROUND=number, CHECKPOINTS=str(tmp_path / "checkpoints"))
     trained = [sample for file in tmp_path.glob("samples-*") for sample in file.read_text().split()]
     assert sorted(map(int, trained)) == list(range(240))

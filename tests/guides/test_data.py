@@ -20,7 +20,6 @@ def test_each_sample_is_trained_once(guides: GuidesEnvironment, tmp_path: Path) 
     script = pages.write(
         tmp_path / "job",
         "data.md",
-        ("STEPS = 1000", 'STEPS = int(os.environ["UNTIL"])'),
         (
             loss,
             f'print(f"trains {{step}} {{x.flatten().int().tolist()}}", flush=True)\n                {loss}',
@@ -28,7 +27,7 @@ def test_each_sample_is_trained_once(guides: GuidesEnvironment, tmp_path: Path) 
     )
     outputs = []
     for number, (ranks, until) in enumerate(((2, 7), (2, 13), (3, 25)), start=1):
-        with started(guides, script, number, ranks, {"UNTIL": str(until)}) as run:
+        with started(guides, script, number, ranks, {"STEPS": str(until)}) as run:
             outputs.append(run.ends_well())
     assert "step 13, saved by 2 ranks, loaded by 3" in outputs[2]
     trained: dict[int, list[int]] = {}
