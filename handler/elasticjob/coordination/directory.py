@@ -63,6 +63,7 @@ class Directory:
         """The objects when the watch was given up."""
         self._known_until = time.monotonic()
         """Since when they are not known, if they are not."""
+        self._failed_at: float | None = None
         self._deleted: dict[str, str] = {}
         self._asked = 0.0
         self._stopped = threading.Event()
@@ -88,6 +89,11 @@ class Directory:
         """For how long the objects are not known; 0 if they are."""
         with self._lock:
             return time.monotonic() - self._known_until if self._objects is None else 0.0
+
+    def failed_seconds(self) -> float | None:
+        """How many seconds ago a request has failed last; None: none has."""
+        with self._lock:
+            return None if self._failed_at is None else time.monotonic() - self._failed_at
 
     def list_again(self) -> None:
         """Give the watch up: until the objects are listed again they are not known."""
@@ -119,11 +125,12 @@ class Directory:
     def _run(self) -> None:
         failures = 0
         while not self._stopped.is_set():
+            listed = False
             try:
                 for item in self._follow(self._api):
                     if self._stopped.is_set():
                         return
-                    failures = 0
+                    failures, listed = 0, True
                     if not isinstance(item, list):  # it may list, but perhaps it may not watch
                         self.auth_errors.record(None, self._what)
                         self.last_error = ""
@@ -131,7 +138,7 @@ class Directory:
                         self._take(item)
                         self._notify()
             except ApiError as error:
-                self._failed(error)
+                self._failed(error, given_up=listed and self._asked > 0)
             except Exception as error:
                 logger.debug("%s: unexpected response", self._what, exc_info=True)
                 self._failed(ApiError(f"unexpected response ({type(error).__name__})"))
@@ -140,10 +147,13 @@ class Directory:
                 exponential(MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS, failures) * random.uniform(0.8, 1.2)
             )
 
-    def _failed(self, error: ApiError) -> None:
+    def _failed(self, error: ApiError, given_up: bool = False) -> None:
+        """``given_up``: so does a watch end that ``list_again`` has given up."""
         with self._lock:
             if self._objects is not None:
                 self._known_until = time.monotonic()
+            if not given_up:
+                self._failed_at = time.monotonic()
             self._objects = None  # who is silent, and who is gone, starts again with the next list
         self.auth_errors.record(error, self._what)
         self.last_error = str(error)

@@ -122,7 +122,7 @@ class LeaseReader:
             elif one.other:
                 others[name], runs[name] = one.other, one.run
                 if one.said is not None:
-                    said[one.other] = one.said
+                    said[name] = one.said
             else:
                 unreadable.add(name)
         wall = datetime.now(timezone.utc)

@@ -211,8 +211,9 @@ class PeerSource:
             seat.hear_ended(ended.pod, ended.uid)
 
     def _sight(self) -> Sight | None:
-        leases = self._leases.objects() if self._leases is not None else None
-        if leases is None or not self._pods.ready:
+        directory = self._leases
+        leases = directory.objects() if directory is not None else None
+        if directory is None or leases is None or not self._pods.ready:
             return None
         now = time.monotonic()
         sight = self._reader.peers(leases, now)
@@ -223,6 +224,7 @@ class PeerSource:
             sight,
             gone={**self._ports.refused(sight, now), **self._pods.gone()},
             live_pods=self._pods.live(),
+            failed=directory.failed_seconds(),
             pending=self._pods.pending(),
             finished=self._pods.finished(),
             staying=self._pods.staying(),

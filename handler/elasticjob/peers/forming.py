@@ -126,7 +126,9 @@ def _possible_members(settled: Settled, view: RoundView, sight: Sight) -> list[s
     found = (
         name
         for name, peer in sight.peers.items()
-        if peer.key not in sight.gone and peer.record.seen(settled.run) != r.number
+        if peer.key not in sight.gone
+        and peer.record.seen(settled.run) != r.number
+        and peer.record.state != AnnouncedState.LEAVING
     )
     if not settled.unsure:
         return sorted(found)
@@ -197,7 +199,7 @@ def _may_join(sight: Sight, name: str, uid: str, r: RoundState) -> bool:
     peer = sight.has(name, uid)
     if peer is not None:
         return peer.record.state == AnnouncedState.JOINING
-    return sight.others.get(name) != uid or (r.number == 0 and sight.has_ended(uid))
+    return sight.others.get(name) != uid or (r.number == 0 and sight.has_ended(name, uid))
 
 
 def _held(settled: Settled, view: RoundView, sight: Sight, pause: float) -> str:

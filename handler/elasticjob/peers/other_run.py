@@ -40,7 +40,7 @@ class OtherRun:
         """This run as another one follows it: it is complete if all members of its last round say that they
         have succeeded, although its coordinator has not closed it yet."""
         members = self.settled.state.members
-        said = [sight.said.get(m.key) for m in members] if sight is not None else []
+        said = [sight.said_by(m.name, m.key) for m in members] if sight is not None else []
         well = [r for r in said if r is not None and r.state == AnnouncedState.SUCCEEDED]
         if self.settled.closed or not members or [r.id for r in well] != [m.id for m in members]:
             return self.settled

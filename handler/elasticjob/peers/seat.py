@@ -16,7 +16,7 @@ from elasticjob.peers.election import ORDER_SECONDS, Standing, next_claim, next_
 from elasticjob.peers.forming import awaited
 from elasticjob.peers.other_run import OtherRun
 from elasticjob.peers.own import OwnWords
-from elasticjob.peers.plan import Decision, look
+from elasticjob.peers.plan import look
 from elasticjob.peers.round_lease import (
     Done,
     Identity,
@@ -39,7 +39,7 @@ from elasticjob.peers.settled import (
     number_of,
 )
 from elasticjob.peers.sight import Sight
-from elasticjob.peers.silence import confirm
+from elasticjob.peers.silence import DEAF_SECONDS, Hearing
 from elasticjob.rounds.waits import WaitKey, Waits
 
 LONGEST_REST = 5.0
@@ -52,8 +52,6 @@ MADE_AGAIN_SECONDS = 0.5
 """How long the coordinator has to make a deleted round Lease again before another participant does."""
 UNSURE_SECONDS = 3.0
 """That time if the deletion itself was not seen: another may know a later record."""
-DEAF_SECONDS = 3.0
-"""How long a watch may not bring what this coordinator has written until its Leases are listed again."""
 BLIND_SECONDS = 30.0
 """How long a coordinator renews the round Lease although it does not see the participants: their list may
 take longer than others wait for a coordinator."""
@@ -98,12 +96,10 @@ class Seat:
         self._renewed = 0.0
         self._blind: float | None = None
         """Since when this coordinator does not see the others; None: it does."""
-        self._unshown: tuple[RoundLease, float] | None = None
+        self._hearing = Hearing()
         self._listed_for: object = None
         """The state of the round Lease for which the participants were listed again."""
         self._explained = False
-        self._confirmed: Mapping[str, float] = {}
-        """Names for which the Leases were listed: these may be judged by silence."""
         self._reread = False
         self._conflicts = 0
         self._not_before = 0.0
@@ -179,6 +175,7 @@ class Seat:
         """A request has failed: whether it was carried out is not known."""
         self._current, self._reread = None, True
         self._not_before = now + pause
+        self._hearing.fail(now)
 
     def hear_port(self, pod: str, refuses: bool, now: float) -> None:
         """The answer to ``TryPort``."""
@@ -392,17 +389,24 @@ class Seat:
         if settled is None or self._behind():
             return self._claim("the round Lease cannot be read" if settled is None else "it was set back")
         if sight is None:
-            return self._show_life(settled, lease, now)
+            self._blind = now if self._blind is None else self._blind
+            if now - self._blind > BLIND_SECONDS:
+                return Rest(LONGEST_REST)
+            text = f"{self.me.pod} coordinates, and its list of the participants is under way"
+            return self._show_life(settled, lease, now, text, LONGEST_REST)
         self._blind = None
-        if self._deaf(sight, now):
+        if self._hearing.is_deaf(lease, sight, now):
             return ListAgain()
         if settled.closed:
             return Rest(LONGEST_REST)
         waits = Waits(self._began, now)
         decision = look(settled, sight, waits)
         self._began = waits.began
-        if self._unconfirmed(decision, sight, now):
+        if self._hearing.must_list(decision.unheard, sight, now):
             return ListAgain()
+        if wait := self._hearing.wait(decision.unheard, sight, now):
+            text = f"{self.me.pod} coordinates, and could not reach the API server a moment ago"
+            return self._show_life(settled, lease, now, text, wait)
         self._current = decision.settled
         published = self.settled
         renew = float(RUNNING_RENEW if decision.settled.state.active else FORMING_RENEW)
@@ -413,34 +417,13 @@ class Seat:
         wake = waits.wake_after if waits.wake_after is not None else LONGEST_REST
         return Rest(max(0.02, min(wake, due - now, LONGEST_REST)), decision.probes)
 
-    def _show_life(self, settled: Settled, lease: RoundLease, now: float) -> Step:
-        """Renew the round Lease for a while without seeing anything. If the next in the order took over, its
-        list would take as long."""
-        self._blind = now if self._blind is None else self._blind
+    def _show_life(self, settled: Settled, lease: RoundLease, now: float, text: str, longest: float) -> Step:
+        """Renew the round Lease without a decision. If the next in the order took over, it would know no
+        more."""
         due = self._renewed + (RUNNING_RENEW if settled.state.active else FORMING_RENEW)
-        if settled.closed or now - self._blind > BLIND_SECONDS:
-            return Rest(LONGEST_REST)
-        if now < due:
-            return Rest(due - now)
-        text = f"{self.me.pod} coordinates, and its list of the participants is under way"
+        if settled.closed or now < due:
+            return Rest(min(longest, LONGEST_REST if settled.closed else due - now))
         return Write(settled, text, lease.version, transitions=lease.transitions)
-
-    def _unconfirmed(self, decision: Decision, sight: Sight, now: float) -> bool:
-        unconfirmed, self._confirmed = confirm(self._confirmed, decision.unheard, sight, now)
-        return unconfirmed
-
-    def _deaf(self, sight: Sight, now: float) -> bool:
-        """Whether the watch of the participants' Leases has not brought a write of this coordinator for too
-        long: its connection may be dead, while others see it renew, and wait for it."""
-        lease, shown = self.lease, sight.round_lease
-        if self._unshown is not None and (shown is None or not shown.older_than(self._unshown[0])):
-            self._unshown = None
-        if self._unshown is None and lease is not None and shown is not None and shown.older_than(lease):
-            self._unshown = lease, now
-        if self._unshown is None or now - self._unshown[1] <= DEAF_SECONDS:
-            return False
-        self._unshown = None
-        return True
 
     # -- helpers -------------------------------------------------------------------------------------------
 

@@ -55,7 +55,7 @@ class Sight:
     other_runs: Mapping[str, str] = field(default_factory=dict)
     """The ids of the runs that these are of."""
     said: Mapping[str, ParticipantRecord] = field(default_factory=dict)
-    """What these participants have announced, by their pods' UIDs, as far as it can be read."""
+    """What these participants have announced, by name, as far as it can be read."""
     suspects: frozenset[str] = frozenset()
     """Names of former coordinators that have shown no sign of life since they were replaced: not to be
     chosen."""
@@ -73,6 +73,8 @@ class Sight:
     coordinator does not see them."""
     round_lease: RoundLease | None = None
     """The round Lease as the watch of the participants' Leases shows it; None: it does not."""
+    failed: float | None = None
+    """How many seconds ago the watch of the participants' Leases failed; None: it has not."""
     pending: frozenset[str] = frozenset()
     """Names of the pods in sight that have not started: they have no node yet, or no image."""
 
@@ -110,12 +112,17 @@ class Sight:
     def may_go_on(self, name: str, key: str) -> bool:
         """Whether this participant of another run may be in a round of it, or close it."""
         there = self.others.get(name) == key or self.is_there(name, key)
-        return there and key not in self.gone and not self.has_ended(key)
+        return there and key not in self.gone and not self.has_ended(name, key)
 
-    def has_ended(self, key: str) -> bool:
+    def has_ended(self, name: str, key: str) -> bool:
         """Whether this participant of another run says that it has succeeded, or ends without success."""
-        record = self.said.get(key)
+        record = self.said_by(name, key)
         return record is not None and record.state in (AnnouncedState.SUCCEEDED, AnnouncedState.LEAVING)
+
+    def said_by(self, name: str, key: str) -> ParticipantRecord | None:
+        """What this incarnation of a participant of another run has announced in the Lease of its own name:
+        a copy of that may have its UID, too."""
+        return self.said.get(name) if self.others.get(name) == key else None
 
     def has(self, name: str, key: str) -> Peer | None:
         """This incarnation of a participant, if its Lease is there."""

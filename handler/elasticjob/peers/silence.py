@@ -6,12 +6,60 @@ from collections.abc import Collection, Mapping
 
 from elasticjob.contract.participant_record import LEADER_RENEW_SECONDS, MEMBER_RENEW_SECONDS
 from elasticjob.contract.text import listed
+from elasticjob.peers.round_lease import RoundLease
 from elasticjob.peers.sight import Peer, Sight
 from elasticjob.rounds.state import MemberState, RoundView
 
 MISSED_RENEWALS = 3
 """How many renewals of its Lease a member of a running round may miss until its port is tried."""
 STANDSTILL_SECONDS = MISSED_RENEWALS * MEMBER_RENEW_SECONDS
+DEAF_SECONDS = 3.0
+"""How long a watch may not bring what this coordinator has written until its Leases are listed again."""
+CATCH_UP_SECONDS = 15.0
+"""How long others may take to write what they could not: the longest pause of ``elasticjob.leases.writer`` is
+12 s."""
+
+
+class Hearing:
+    """Whether a coordinator hears enough to judge by what it does not hear (P4). Times are monotonic seconds
+    of its process."""
+
+    def __init__(self) -> None:
+        self._confirmed: Mapping[str, float] = {}
+        """Names for which the Leases were listed: these may be judged by silence."""
+        self._unshown: tuple[RoundLease, float] | None = None
+        """What it has written and its watch has not shown yet, and since when."""
+        self._failed = float("-inf")
+
+    def fail(self, now: float) -> None:
+        """A request of this participant has failed."""
+        self._failed = now
+
+    def is_deaf(self, lease: RoundLease | None, sight: Sight, now: float) -> bool:
+        """Whether the watch of the participants' Leases has not brought a write of this coordinator for too
+        long: its connection may be dead, while others see it renew, and wait for it."""
+        shown = sight.round_lease
+        if self._unshown is not None and (shown is None or not shown.older_than(self._unshown[0])):
+            self._unshown = None
+        if self._unshown is None and lease is not None and shown is not None and shown.older_than(lease):
+            self._unshown = lease, now
+        if self._unshown is None or now - self._unshown[1] <= DEAF_SECONDS:
+            return False
+        self._unshown = None
+        return True
+
+    def must_list(self, unheard: Collection[str], sight: Sight, now: float) -> bool:
+        """Whether the Leases have to be listed before these are judged: the watch may hang."""
+        unconfirmed, self._confirmed = confirm(self._confirmed, unheard, sight, now)
+        return unconfirmed
+
+    def wait(self, unheard: Collection[str], sight: Sight, now: float) -> float:
+        """For how many seconds these are not judged yet: the API server was away a moment ago, for others,
+        too, and they try to write again after a pause."""
+        if not unheard:
+            return 0.0
+        ago = min(now - self._failed, float("inf") if sight.failed is None else sight.failed)
+        return max(0.0, CATCH_UP_SECONDS - ago)
 
 
 def confirm(

@@ -14,7 +14,7 @@ from elasticjob.coordination.directory import Seen
 from elasticjob.coordination.reading import LeaseReader
 from elasticjob.peers.records import PeerRecord
 from elasticjob.peers.run import PEER_ANNOTATION
-from elasticjob.peers.settled import Settled
+from elasticjob.peers.settled import Settled, made_again
 from elasticjob.peers.sight import Sight
 from tests.unit.peers.table import RUN, Table
 from tests.unit.peers.test_plan import lost_and_replaced
@@ -66,7 +66,7 @@ def test_pods_that_will_not_join_are_not_waited_for(first: bool) -> None:
             table.join("pod-0", "pod-1")
             table.live_pods = {name: peer.key for name, peer in table.peers.items()} | {"pod-3": "uid-3"}
         table.others = {"pod-3": "uid-3"}
-        table.said = {"uid-3": ParticipantRecord("id-other", state, "10.0.0.5:1234")}
+        table.said = {"pod-3": ParticipantRecord("id-other", state, "10.0.0.5:1234")}
         table.look()
         assert table.settled.state.active != waits, state
 
@@ -79,3 +79,32 @@ def test_a_pod_of_this_run_that_has_ended_is_not_waited_for() -> None:
     table.leave("pod-3")
     table.look()
     assert table.members == ["pod-0", "pod-1"]
+
+
+def test_a_copy_of_a_lease_says_nothing_of_the_pod_whose_uid_it_has() -> None:
+    """P8: it is of an earlier process of that pod, which has ended; the pod's own Lease says that it goes
+    on."""
+    sight = sight_of(trained(), "Joining", "Succeeded", "Succeeded")
+    first = trained().state.members[0]
+    assert sight.may_go_on(first.name, first.key)
+    leaving = replace(sight.said[first.name], state="Leaving")
+    copied = replace(sight, others={**sight.others, "z": first.key}, said={**sight.said, "z": leaving})
+    assert copied.may_go_on(first.name, first.key)
+    assert not copied.may_go_on("z", first.key)
+
+
+def test_one_that_ends_is_in_no_round_that_is_not_known() -> None:
+    """P3 asks for no more: its pod has failed and stays, and it will never announce itself again."""
+    for state, waits in (("Joining", True), ("Leaving", False)):
+        table = Table(minimum=2, maximum=3, last_call=0)
+        table.train("pod-0", "pod-1", "pod-2")
+        table.settled = made_again(table.settled, sure=False)
+        failed = table.peers["pod-2"]
+        table.leave("pod-2")
+        table.look()
+        number = table.number
+        table.join("pod-0", "pod-1")
+        record = replace(failed.record, state=state, seen_job_uid=RUN.id, seen_round=1, id="id-other")
+        table.peers["pod-2"] = replace(failed, record=record)
+        table.look(after=60)
+        assert (table.number == number) == waits, state

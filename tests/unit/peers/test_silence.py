@@ -74,6 +74,8 @@ class Survivor:
         self.lists = 0
         self.renewals: list[float] = []
         """When the leader renews its Lease."""
+        self.failed: float | None = None
+        """When the API server was last away."""
         self.seat.hear(self.lease(self.settled), self.now)
 
     def lease(self, settled: Settled) -> RoundLease:
@@ -93,7 +95,8 @@ class Survivor:
             for n, p in self.peers.items()
         }
         wall = BEGAN + timedelta(seconds=self.now)
-        return Sight(there, wall, "nonce-2", round_lease=self.lease(self.settled))
+        failed = None if self.failed is None else self.now - self.failed
+        return Sight(there, wall, "nonce-2", round_lease=self.lease(self.settled), failed=failed)
 
     def play(self, until: float) -> None:
         """Until a round has ended."""
@@ -134,6 +137,46 @@ def test_a_new_list_after_an_error_of_the_api_server_is_no_sign_of_life_either()
     assert one.settled.state.cause == "LeaderUnreachable"
     assert one.settled.state.members[0].state == "Unreachable"
     assert one.now > 15.0 + 12.0
+
+
+def waits_for_its_leader() -> tuple[Survivor, float]:
+    """One whose leader renews its Lease and has not reported yet that the round is established; and when that
+    is too late."""
+    one = Survivor()
+    leader = one.peers["pod-0"]
+    one.settled = replace(one.settled, state=replace(one.settled.state, established=None))
+    one.peers["pod-0"] = replace(leader, report=None)
+    one.version += 1
+    one.seat.hear(one.lease(one.settled), one.now)
+    one.renewals = [float(second) for second in range(10, 100, 10)]
+    return one, one.now + 2 * one.settled.limits.establish_timeout
+
+
+def test_a_leader_whose_report_cannot_be_written_has_time_after_the_api_server_was_away() -> None:
+    """P4: its writer tries again after a pause, and the round trains. The coordinator renews meanwhile."""
+    one, late = waits_for_its_leader()
+    one.failed = late - 1.0
+    before = one.version
+    one.play(late + 12.0)
+    assert one.settled.state.active
+    assert one.version > before
+    report = RoundReport(one.settled.state.nonce, established=True)
+    one.hears("pod-0", replace(one.peers["pod-0"], report=report))
+    one.play(late + 60.0)
+    assert one.settled.state.active
+    silent, late = waits_for_its_leader()
+    silent.failed = late - 1.0
+    silent.play(late + 60.0)
+    assert silent.settled.state.cause == "LeaderUnreachable"
+    assert late + 12.0 < silent.now < late + 20.0
+
+
+def test_so_it_has_after_a_request_of_the_coordinator_has_failed() -> None:
+    one, late = waits_for_its_leader()
+    one.play(late - 1.0)
+    one.seat.hear_nothing(one.now, 0.0)
+    one.play(late + 12.0)
+    assert one.settled.state.active
 
 
 def test_a_leader_that_renews_is_believed() -> None:
