@@ -42,9 +42,14 @@ class Watch:
     later."""
 
     def __init__(
-        self, api: Api, host: Host, only: str, take: Callable[[list[Stored] | Stored], None]
+        self,
+        api: Api,
+        host: Host,
+        only: str,
+        take: Callable[[list[Stored] | Stored], None],
+        failed: Callable[[], None] = lambda: None,
     ) -> None:
-        self._api, self.host, self._only, self._take = api, host, only, take
+        self._api, self.host, self._only, self._take, self._failed = api, host, only, take, failed
         self._due = 0.0
         self.open = self.stuck = False
         api.kernel.after(api.latency(), self._begin)
@@ -52,8 +57,19 @@ class Watch:
     def close(self) -> None:
         """It brings no more."""
         self.open = False
-        self._take = lambda _: None
+        self._take, self._failed = lambda _: None, lambda: None
         self._api.watches.pop(self, None)
+
+    def fail(self) -> None:
+        """It ends with an error, and is opened again as soon as that is possible."""
+        self.close_for_now()
+        self._api.kernel.after(self._api.kernel.between(0.2, 1.0), self._begin)
+
+    def close_for_now(self) -> None:
+        """It brings nothing more, and its owner hears of that."""
+        self.open = False
+        self._api.watches.pop(self, None)
+        self._failed()
 
     def changed(self, stored: Stored) -> None:
         """The server has a change for it."""
@@ -65,6 +81,7 @@ class Watch:
         if not self.host.alive:
             return
         if api.away or api.forbids or self.host in api.cut_off:
+            self._failed()
             api.kernel.after(api.kernel.between(0.5, 3.0), self._begin)
             return
         self.open, self.stuck = True, False
@@ -132,6 +149,12 @@ class Api:
         self.cut_off.add(host)
         for watch in [w for w in self.watches if w.host is host] if watches else ():
             watch.break_off()
+
+    def go_away(self) -> None:
+        """It is stopped: watches end, and no request arrives."""
+        self.away = True
+        for watch in list(self.watches):
+            watch.fail()
 
     def latency(self) -> float:
         """Of one way."""

@@ -183,7 +183,7 @@ class Faults:
         history, kernel, pod = self._history, self._kernel, self._history.pods[name]
         how = kernel.rng.choice(["in place", "delete", "stays", "gone for good"])
         slot, uid = pod.process.slot, pod.process.uid
-        history.end(name, delete=how in ("delete", "gone for good"))
+        history.end(name, delete=how in ("delete", "gone for good"), in_place=how == "in place")
         if how == "in place":
             kernel.after(kernel.between(1.0, 20.0), history.start_again, name, slot, pod.process.run, uid)
         elif how != "gone for good":
@@ -345,7 +345,9 @@ class Faults:
         name, copy = self._further.choice(names), f"copy-{next(self._history.ids)}"
         self._kernel.say(f"copy    {name} as {copy}")
         self._api.apply(
-            copy, self._api.leases[name].annotations, holder=self._further.choice([copy, "", "a b"])
+            copy,
+            self._api.leases[name].annotations,
+            holder=self._further.choice([copy, "", "a b", self._history.pods[name].process.uid]),
         )
         return True
 
@@ -393,7 +395,10 @@ class Faults:
             return
         before = {"away": False, "lossy": 0.0, "lag": 1.0}
         attribute = {"away": "away", "lossy": "lossy", "late": "lag"}[kind]
-        setattr(api, attribute, {"away": True, "lossy": 0.3, "lag": 100.0}[attribute])
+        if attribute == "away":
+            api.go_away()
+        else:
+            setattr(api, attribute, {"lossy": 0.3, "lag": 100.0}[attribute])
         kernel.say(f"api     {kind}")
         kernel.after(kernel.between(1.0, 40.0), setattr, api, attribute, before[attribute])
 

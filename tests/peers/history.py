@@ -76,6 +76,7 @@ class History:
         for slot in range(count):
             self.start(f"pod-{slot}", slot)
         self._further = random.Random(f"peace {seed}")
+        self._addresses = random.Random(f"addresses {seed}")
         self.faults = Faults(self, seed)
         self._check()
 
@@ -98,10 +99,12 @@ class History:
         self.kernel.say(f"evicted {name}")
         self.kernel.after(seconds, self.remove, name)
 
-    def end(self, name: str, delete: bool) -> None:
-        """kill -9; the pod stays with its Lease, or goes with it."""
+    def end(self, name: str, delete: bool, in_place: bool = False) -> None:
+        """kill -9; the pod stays with its Lease, or goes with it. ``in_place``: a process in the same pod
+        follows. Otherwise its address may be gone, too: then no port refuses."""
         pod = self.pods[name]
         pod.process.die()
+        pod.process.address_gone = delete or (not in_place and self._addresses.random() < 0.5)
         pod.ended = self.kernel.now
         self.truth.disturb(name)
         self.kernel.say(f"kill    {name}" + ", deleted" * delete)
@@ -146,6 +149,8 @@ class History:
             return False
         pod = self.pods.get(name)
         process = self.endpoints.get(endpoint)
+        if process is not None and process.address_gone:
+            return False
         return process is None or not process.alive or pod is None or pod.process is not process
 
     def living(self) -> set[str]:
@@ -247,12 +252,14 @@ class History:
                 self.remove(name)
 
     def _has_a_port(self, name: str) -> bool:
-        """Whether its Lease is of this run, and says where its agent listens. A user may have written over
-        it, or its last process could not write: then nothing but its deletion proves its end."""
+        """Whether its Lease is of this run and says where its agent listened, and this port refuses. A user
+        may have written over it, or its last process could not write: then only its deletion is proof."""
         stored = self.api.leases.get(name)
         if stored is None or stored.annotations.get("run") != self.run.id:
             return False
-        if str(MAX_NUMBER) in stored.annotations.get("participant", ""):
+        if self.pods[name].process.address_gone or str(MAX_NUMBER) in stored.annotations.get(
+            "participant", ""
+        ):
             return False
         return bool(endpoint_of(stored.annotations))
 

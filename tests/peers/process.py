@@ -12,13 +12,19 @@ from typing import TYPE_CHECKING, Any
 from elasticjob.api.errors import ApiError, Conflict, NotFound
 from elasticjob.contract.fields import MAX_ID, RecordError
 from elasticjob.contract.limits import Limits
-from elasticjob.contract.participant_record import ParticipantRecord
+from elasticjob.contract.participant_record import (
+    LEADER_RENEW_SECONDS,
+    MEMBER_RENEW_SECONDS,
+    ParticipantRecord,
+)
 from elasticjob.contract.reports import FailureReport, RoundReport
 from elasticjob.contract.round_record import RoundRecord
 from elasticjob.contract.text import is_token
 from elasticjob.coordination.directory import NEVER, changed_at
 from elasticjob.coordination.reading import ended_well, taken_away
 from elasticjob.core.participant import AnnounceAgain, Enter, Membership, Participant, Stop
+from elasticjob.core.pauses import exponential
+from elasticjob.leases.writer import MAX_PAUSE_SECONDS, MIN_PAUSE_SECONDS
 from elasticjob.peers.round_lease import Done, Identity, ListAgain, Read, Rest, Step, TryPort, Write
 from elasticjob.peers.run import Run
 from elasticjob.peers.seat import Seat
@@ -59,6 +65,8 @@ class Process(Host):
         self.seat = Seat(run, Identity(pod, uid), history.limits, rng.randint(0, 5))
         self.place: tuple[Round, int] | None = None
         self.exit = ""
+        self.address_gone = False
+        """It has died, and nothing answers in its place."""
         self.frozen_at = self.hampered_at = 0.0
         self.waits_since: float | None = None
         self._want: dict[str, str] = {"run": run.id, "slot": str(slot)}
@@ -66,6 +74,7 @@ class Process(Host):
         self._known: dict[str, Known] | None = None
         self._before: tuple[dict[str, Known], float] = ({}, 0.0)
         self._list: Watch | None = None
+        self._failed_at: float | None = None
         self._refused: dict[str, str] = {}
         self._fails = self._gives_up = False
         self._reported: RoundReport | None = None
@@ -246,19 +255,28 @@ class Process(Host):
     # -- its Lease -----------------------------------------------------------------------------------------
 
     def _write_own(self) -> Script:
+        failures = 0
         while True:
             while not self._dirty:
-                renew = 2.0 if self.core.membership is None else 10.0
-                yield renew
+                yield self._renewal()
                 self._dirty = True
             want, self._dirty = dict(self._want), False
             owners = frozenset({self.uid})
             action = lambda: self.api.apply(self.name, want, holder=self.uid, owners=owners)  # noqa: B023, E731
             try:
                 yield self.api.call(self, action)
+                failures = 0
             except ApiError:
                 self._dirty = True
-                yield self.kernel.between(0.2, 1.0)
+                failures += 1
+                pause = exponential(MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS, failures)
+                yield self.kernel.between(0.8 * pause, 1.2 * pause)
+
+    def _renewal(self) -> float:
+        membership = self.core.membership
+        if membership is None:
+            return 2.0
+        return LEADER_RENEW_SECONDS if membership.group_rank == 0 else MEMBER_RENEW_SECONDS
 
     # -- the seat ------------------------------------------------------------------------------------------
 
@@ -278,6 +296,11 @@ class Process(Host):
             return
         if self.core.observe(record):
             self._agent.wake()
+
+    def _list_failed(self) -> None:
+        """As ``Directory`` takes it: who is silent starts again with the next list."""
+        self._known, self._before, self._failed_at = None, ({}, 0.0), self.kernel.now
+        self._peers.wake()
 
     def _listed(self, what: list[Stored] | Stored) -> None:
         now = self.kernel.now
@@ -303,7 +326,7 @@ class Process(Host):
     def _coordinate(self) -> Script:
         while True:
             if self.seat.needs_sight and self._list is None:
-                self._list = Watch(self.api, self, "", self._listed)
+                self._list = Watch(self.api, self, "", self._listed, self._list_failed)
             elif not self.seat.needs_sight and self._list is not None:
                 self._list.close()
                 self._list = self._known = None
@@ -339,7 +362,7 @@ class Process(Host):
                 if self._known is not None:
                     self._before = (self._known, kernel.now)
                 self._known = None
-                self._list = Watch(self.api, self, "", self._listed)
+                self._list = Watch(self.api, self, "", self._listed, self._list_failed)
             elif isinstance(step, TryPort):
                 yield from self._try_port(step.pod)
         except NotFound:
@@ -393,7 +416,7 @@ class Process(Host):
             if a["run"] != self.run.id:
                 others[name], runs[name] = known.stored.holder, a["run"]
                 with contextlib.suppress(RecordError):
-                    said[known.stored.holder] = ParticipantRecord.parse(a.get("participant", ""))
+                    said[name] = ParticipantRecord.parse(a.get("participant", ""))
                 continue
             try:
                 known.peer = known.peer or _peer(known.stored)
@@ -434,6 +457,7 @@ class Process(Host):
             frozenset({self.seat.replaced} if suspected else ()),
             self._older(),
             self.seat.round_age(now),
+            failed=None if self._failed_at is None else now - self._failed_at,
             finished=frozenset(uid_of(body) for body in bodies or () if ended_well(body)),
             staying=frozenset(uid_of(b) for b in bodies if not taken_away(b)) if bodies is not None else None,
             round_lease=shown.stored.as_round() if shown is not None else None,

@@ -14,6 +14,8 @@ from elasticjob.peers.settled import Settled
 from tests.peers.api import Stored
 from tests.simulation.kernel import Kernel
 
+EARLY_ENDS, EARLY_SECONDS = 10, 61.0
+"""A run fails after so many rounds that were over within this time, as seen by its coordinator."""
 LATELY_SECONDS = 1.0
 """How long what has happened to a pod may take to be seen: a round may be published meanwhile."""
 
@@ -42,6 +44,8 @@ class Round:
     forgotten: bool = False
     """The round Lease was deleted or set back, and no process that lived when it was written again, or was
     written without knowing of this round, had seen it."""
+    ended: float | None = None
+    """When its end was written."""
     disturbed: bool = False
     """Whether something has happened to a member of it that may end it."""
 
@@ -163,8 +167,17 @@ class Truth:
         well = len(one.succeeded) if one is not None else 0
         if new.outcome == Outcome.COMPLETE and well < len(new.state.members):
             raise Violation("end", f"it was closed as complete when {well} had succeeded")
-        if "others had succeeded" in new.message and not well:
-            raise Violation("end", f"it was closed when none had succeeded: {new.message}")
+        if "others had succeeded" in new.message:
+            if not well:
+                raise Violation("end", f"it was closed when none had succeeded: {new.message}")
+        elif new.outcome == Outcome.FAILED and self._early_ends(new.run) < EARLY_ENDS:
+            raise Violation("end", f"it was closed after fewer than {EARLY_ENDS} early ends: {new.message}")
+
+    def _early_ends(self, run: str) -> int:
+        """How many rounds of this run have ended early, of as many as may."""
+        now, rounds = self.kernel.now, [one for one in self.rounds.values() if one.settled.run == run]
+        ends = (one.published + EARLY_SECONDS - (now if one.ended is None else one.ended) for one in rounds)
+        return sum(left > 0 for left in ends)
 
     def _published(self, new: Settled, after: Stored) -> None:
         r = new.state
@@ -188,10 +201,12 @@ class Truth:
         if old is None or not old.state.active or (new.run, new.order) == (old.run, old.order):
             return
         one = self.rounds.get((old.run, old.state.number, old.state.nonce))
+        if one is not None and one.ended is None:
+            one.ended = self.kernel.now
         if one is None or not one.trains or new.state.cause == "ScaledUp" or new.closed:
             return
-        if not self.heard(one):
-            return  # it trains, and its leader could not say so
+        if not self.heard(one) and self.ails(one.settled.state.members[0].name):
+            return  # it trains, and its leader cannot say so
         if not one.disturbed and self.kernel.now - self.wiped > 60.0:
             raise Violation("P4", f"round {old.state.number} was ended for {new.state.cause}: {new.message}")
 
