@@ -236,10 +236,10 @@ def silent_since_the_start(hear: Any, settled: Any, sight: Any, member: Any) -> 
     return heard and start and replace(heard, silent_seconds=(sight.wall - start).total_seconds())
 
 
-def hasty(seat: Any, *_: Any) -> bool:
+def hasty(hearing: Any, *_: Any) -> bool:
     """Neither does a coordinator list again when it does not see its own writes, nor when it is about to
     judge by silence. Each of the two covers for the other."""
-    seat._unconfirmed = gives(False)
+    hearing.must_list = gives(False)
     return False
 
 
@@ -260,7 +260,11 @@ RULES = {
     ),
     "P3 a member is known to have left": Rule("elasticjob.peers.forming.has_left", gives(True)),
     "P3 the ports of silent members are tried": Rule("elasticjob.peers.plan.quiet_members", gives([])),
-    "P4 a second look before silence counts": Rule("elasticjob.peers.seat.Seat._deaf", hasty),
+    "P4 a second look before silence counts": Rule("elasticjob.peers.silence.Hearing.is_deaf", hasty),
+    "P4 others have time to write after the API server was away": Rule(
+        "elasticjob.peers.silence.Hearing.wait", gives(0.0)
+    ),
+    "a run fails after ten early ends": Rule("elasticjob.peers.plan.MOST_EARLY_ENDS", 1),
     "P4 exit code 0 of a pod that is taken away is no success": Rule(
         "elasticjob.coordination.reading.taken_away", gives(False)
     ),

@@ -27,7 +27,7 @@ from elasticjob.core.pauses import exponential
 from elasticjob.leases.writer import MAX_PAUSE_SECONDS, MIN_PAUSE_SECONDS
 from elasticjob.peers.round_lease import Done, Identity, ListAgain, Read, Rest, Step, TryPort, Write
 from elasticjob.peers.run import Run
-from elasticjob.peers.seat import Seat
+from elasticjob.peers.seat import LOOKERS, Seat
 from elasticjob.peers.sight import Peer, Sight
 from tests.peers.api import Stored, Watch
 from tests.peers.truth import Round
@@ -62,7 +62,7 @@ class Process(Host):
         self.api, self.truth, rng = history.api, history.truth, history.kernel.rng
         self.skew = rng.choice([0.0, 0.0, -3600.0, 86_400.0]) if history.skewed else rng.choice([0.0] * 4)
         self.core = Participant(run.id)
-        self.seat = Seat(run, Identity(pod, uid), history.limits, rng.randint(0, 5))
+        self.seat = Seat(run, Identity(pod, uid), history.limits, rng.randint(0, 5), slot * LOOKERS // 2)
         self.place: tuple[Round, int] | None = None
         self.exit = ""
         self.address_gone = False
@@ -325,9 +325,10 @@ class Process(Host):
 
     def _coordinate(self) -> Script:
         while True:
-            if self.seat.needs_sight and self._list is None:
+            looks = self.seat.needs_sight(self.kernel.now)
+            if looks and self._list is None:
                 self._list = Watch(self.api, self, "", self._listed, self._list_failed)
-            elif not self.seat.needs_sight and self._list is not None:
+            elif not looks and self._list is not None:
                 self._list.close()
                 self._list = self._known = None
                 self._before = ({}, 0.0)

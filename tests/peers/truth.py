@@ -41,9 +41,10 @@ class Round:
     established: bool = False
     left: bool = False
     """Whether one member has left it, by itself or by dying: from then on it trains no more."""
+    unsaid: bool = False
+    """The round Lease was deleted or set back, and has not said since then that there was this round."""
     forgotten: bool = False
-    """The round Lease was deleted or set back, and no process that lived when it was written again, or was
-    written without knowing of this round, had seen it."""
+    """So it is, and no process that lives has seen this round."""
     ended: float | None = None
     """When its end was written."""
     disturbed: bool = False
@@ -129,9 +130,7 @@ class Truth:
             return
         old = self.read(before) if before is not None else None
         anew, self._set_back = old is None or self._set_back, False
-        for one in self.rounds.values():
-            if anew or (one.settled.run == new.run and self._misses(new, one)):
-                one.forgotten = one.forgotten or not self.knows(one.settled)
+        self._forget(new, anew)
         for one in self.rounds.values() if before is not None and old is None else ():
             one.left = one.left or one.settled.run != new.run  # a user has overwritten whose Lease it was
         r = new.state
@@ -155,11 +154,14 @@ class Truth:
         if new.run not in self.newest or new.order >= self.newest[new.run].order:
             self.newest[new.run] = new
 
-    def _misses(self, new: Settled, one: Round) -> bool:
-        """Whether this record was begun without knowing of that round of its run: the last to know of it may
-        have gone since then."""
-        r, other = new.state, one.settled.state
-        return r.nonce != other.nonce and r.number <= other.number
+    def _forget(self, new: Settled, anew: bool) -> None:
+        """Which rounds nobody knows of any more. ``anew``: the record was deleted or set back, and this one
+        perhaps says less than processes have seen, which may die before they say it."""
+        for one in self.rounds.values():
+            r, its = new.state, one.settled.state
+            said = new.run == one.settled.run and (r.number > its.number or r.nonce == its.nonce)
+            one.unsaid = (anew or one.unsaid) and not said
+            one.forgotten = one.forgotten or (one.unsaid and not self.knows(one.settled))
 
     def _closes(self, new: Settled) -> None:
         """A run is over as it is said: all have succeeded, or some, and another was lost after them."""

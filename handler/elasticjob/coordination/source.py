@@ -58,7 +58,8 @@ class PeerSource:
         self._watch = LeaseRoundSource(
             open_api(), self._api, run.name, changed, lease=self._name, seen=self._seen
         )
-        self._seat = Seat(run, me, limits, random.randint(0, 5))
+        turn = random.randrange(run.maximum) if slot is None else slot
+        self._seat = Seat(run, me, limits, random.randint(0, 5), turn)
         self._condition = threading.Condition()
         """Held while the seat is asked or hears something; never during a request."""
         self._poked = False
@@ -196,13 +197,14 @@ class PeerSource:
     def _look_around(self) -> None:
         """See what the seat has to see, and no more."""
         seat = self._seat
-        if seat.needs_sight and self._leases is None:
+        looks = seat.needs_sight(time.monotonic())
+        if looks and self._leases is None:
             follow = lambda api: api.follow_leases(RUN_LABEL, self._run.name)  # noqa: E731
             self._leases = Directory(self._open_api(), follow, "leases", self._poke, self.auth_errors)
-        elif not seat.needs_sight and self._leases is not None and not self._leases.refused:
+        elif not looks and self._leases is not None and not self._leases.refused:
             self._leases.stop()
             self._leases = None
-        if seat.needs_sight:
+        if looks:
             self._pods.coordinate()
             return
         self._pods.deputize(seat.deputy_of)

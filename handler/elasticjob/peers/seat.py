@@ -55,21 +55,25 @@ UNSURE_SECONDS = 3.0
 BLIND_SECONDS = 30.0
 """How long a coordinator renews the round Lease although it does not see the participants: their list may
 take longer than others wait for a coordinator."""
+LOOKERS, LOOK_SECONDS = 8, 5.0
+"""Of the pods that wait for the name of another run so many look at its pods at once, and each further group
+of as many so much later: each looks at all Leases of the name, and mostly the first ones find that it is
+over."""
 MOST_CONFLICTS = 2
 CONFLICT_SECONDS = 0.2
 """The pause after a conflict, between what was read and the next write."""
 
 
 class Seat:
-    """``spread`` is this participant's own place, from 0 to 5, among those that are in no round. All times
-    are monotonic seconds of its process."""
+    """``spread`` is this participant's own place, from 0 to 5, among those that are in no round, ``turn``
+    that from 0 among the pods of its run. All times are monotonic seconds of its process."""
 
-    def __init__(self, run: Run, me: Identity, limits: Limits, spread: int = 0) -> None:
+    def __init__(self, run: Run, me: Identity, limits: Limits, spread: int = 0, turn: int = 0) -> None:
         self.run = run
         self.me = me
         self._identity = str(me)
         self._limits = limits
-        self._spread = spread
+        self._spread, self._turn = spread, turn
         self.own = OwnWords()
         self.lease: RoundLease | None = None
         """None: not seen yet, or deleted."""
@@ -88,6 +92,8 @@ class Seat:
         self._followed = False
         """Whether another run has been in this one's place since this one was last seen: it has had rounds,
         or has seen that this one is over."""
+        self._other_since: float | None = None
+        """Since when another run has been in this one's place; None: none is."""
         self._newest_since: float | None = None
         self._changed = 0.0
         self._missing: tuple[float, bool, bool] | None = None
@@ -126,6 +132,7 @@ class Seat:
             self._highest = max(self._highest, number_of(lease.record, lease.state))
             return
         other = self.other_run
+        self._other_since = None if other is None else now if self._other_since is None else self._other_since
         self._followed = other is not None and (self._followed or not other.never_began)
         if self._current is not None and self.settled.order > self._current.order:
             self._current = None  # a user has set it forward
@@ -200,11 +207,13 @@ class Seat:
         """Whether this participant is the coordinator, as far as it knows."""
         return self.lease is not None and self.lease.holder == self._identity and not self._foreign()
 
-    @property
-    def needs_sight(self) -> bool:
-        """Whether it has to see the participants: to coordinate, or to follow another run of this name."""
-        other = self.other_run
-        return self.coordinates or (other is not None and not other.settled.closed)
+    def needs_sight(self, now: float) -> bool:
+        """Whether it has to see the participants: to coordinate, or, in its turn, to follow another run of
+        this name."""
+        other, since = self.other_run, self._other_since
+        if self.coordinates or other is None or other.settled.closed or since is None:
+            return self.coordinates
+        return now >= since + self._turn // LOOKERS * LOOK_SECONDS
 
     @property
     def other_run(self) -> OtherRun | None:

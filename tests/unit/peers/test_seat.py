@@ -62,7 +62,7 @@ def follower(settled: Settled) -> Seat:
 
 def must_see(seat: Seat) -> bool:
     """Whether it has to see the others now."""
-    return seat.needs_sight
+    return seat.needs_sight(999.0)
 
 
 def announce(seat: Seat, now: float) -> None:
@@ -103,7 +103,7 @@ def test_a_deposed_coordinator_reads_and_follows() -> None:
     seat.hear_conflict()
     assert isinstance(seat.step(101.0, NOTHING), Read)
     seat.hear(lease(settled, 11, OTHER), 101.1)
-    assert not seat.needs_sight
+    assert not must_see(seat)
     assert isinstance(seat.step(101.1, NOTHING), Rest)
 
 
@@ -481,3 +481,16 @@ def test_a_run_that_waits_for_another_of_its_name_says_so_and_what_to_do() -> No
     goes_on = follower(trained())
     goes_on.hear(lease(replace(next_run(), unsure=True), 11, NEXT_POD), 101.0)
     assert told(goes_on) == "", "it takes its Lease back"
+
+
+def test_of_many_pods_that_wait_for_a_name_a_few_look_at_those_that_have_it() -> None:
+    """Each looks at the Leases of both runs; all do in the end, because those before them may be lost."""
+    seats = [Seat(NEXT, NEXT_POD, Table().settled.limits, turn=turn) for turn in range(128)]
+    for seat in seats:
+        seat.hear(lease(trained(), 10, None), 100.0)
+        seat.hear(lease(trained(), 11, None), 102.0)
+    look = [sum(seat.needs_sight(100.0 + after) for seat in seats) for after in (0.0, 5.0, 74.0, 75.0)]
+    assert look == [8, 16, 120, 128]
+    for seat in seats:
+        seat.hear(lease(replace(trained(), run=NEXT.id), 12, OTHER), 200.0)
+    assert not any(seat.needs_sight(999.0) for seat in seats)
