@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -69,3 +70,23 @@ def test_the_latest_refusal_tells() -> None:
         errors.record(error)
         told.append(errors.lasting)
     assert told == [True, False, True, False, True, False]
+
+
+def test_a_refusal_that_is_never_repeated_does_not_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the first to the last: 0 for one, also long after it."""
+    errors, no, now = AuthErrors(), Forbidden("no", 403), 100.0
+    monkeypatch.setattr("elasticjob.api.auth_errors.time", SimpleNamespace(monotonic=lambda: now))
+    errors.record(no, "write")
+    errors.record(None, "read")
+    now += 60.0
+    assert errors.seconds(Forbidden) == 0
+    assert errors.refused(Forbidden)
+    assert not errors.refused(Forbidden, "read")
+    errors.record(no, "write")
+    now += 5.0
+    assert errors.seconds(Forbidden) == errors.seconds(Forbidden, "write") == 60
+    errors.forget("read")
+    assert errors.refused(Forbidden)
+    errors.forget("write")
+    assert not errors.refused(Forbidden)
+    assert errors.seconds(Forbidden) == 0

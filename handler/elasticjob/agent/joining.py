@@ -191,9 +191,9 @@ class Joining:
         parts = self._parts
         last_error = parts.lease.last_error or parts.source.last_error
         for thread in (parts.lease, parts.source):
-            forbidden_seconds = thread.auth_errors.seconds(Forbidden)
-            if forbidden_seconds > 0 and self._forbidden_limit(thread) > RBAC_SECONDS:
-                return messages.not_granted(parts.settings, thread.last_error, forbidden_seconds)
+            errors = thread.auth_errors
+            if errors.refused(Forbidden) and self._forbidden_limit(thread) > RBAC_SECONDS:
+                return messages.not_granted(parts.settings, thread.last_error, errors.seconds(Forbidden))
         if not last_error and parts.source.obstacle:
             return f"waiting: {parts.source.obstacle}"
         return messages.waiting(parts.settings, parts.core.latest, last_error, seconds)

@@ -12,6 +12,7 @@ from elasticjob.api.errors import ApiError, Forbidden, Unauthorized
 class _Refusal:
     kind: type[ApiError]
     since: float
+    last: float
     lasting: bool
 
 
@@ -31,23 +32,29 @@ class AuthErrors:
         if error is None or not issubclass(kind, (Forbidden, Unauthorized)):
             self._refusals.pop(what, None)
             return
-        since = before.since if before is not None and before.kind is kind else time.monotonic()
+        now = time.monotonic()
+        since = before.since if before is not None and before.kind is kind else now
         lasting = isinstance(error, Unauthorized) and error.lasting
-        self._refusals[what] = _Refusal(kind, since, lasting)
+        self._refusals[what] = _Refusal(kind, since, now, lasting)
 
-    def forget(self) -> None:
-        """Count from the next outcome on."""
-        self._refusals = {}
+    def forget(self, what: str | None = None) -> None:
+        """Count from the next outcome on, of requests of this name or of all."""
+        for name in list(self._refusals) if what is None else [what]:
+            self._refusals.pop(name, None)
 
     @property
     def lasting(self) -> bool:
         """Whether a latest refusal was that of a token that the kubelet will not replace soon."""
         return any(refusal.lasting for refusal in list(self._refusals.values()))
 
+    def refused(self, kind: type[ApiError], what: str | None = None) -> bool:
+        """Whether the latest answer to requests of this name, or of one of them, was of this kind."""
+        return bool(self._of(kind, what))
+
     def seconds(self, kind: type[ApiError], what: str | None = None) -> float:
         """For how many seconds every answer to requests of this name, or of one of them, has been of this
-        kind; 0 if no latest one was."""
-        since = [
-            r.since for name, r in list(self._refusals.items()) if r.kind is kind and what in (None, name)
-        ]
-        return time.monotonic() - min(since) if since else 0.0
+        kind: from the first to the last, so that one that is never repeated counts 0."""
+        return max((r.last - r.since for r in self._of(kind, what)), default=0.0)
+
+    def _of(self, kind: type[ApiError], what: str | None) -> list[_Refusal]:
+        return [r for name, r in list(self._refusals.items()) if r.kind is kind and what in (None, name)]

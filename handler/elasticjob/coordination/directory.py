@@ -79,10 +79,10 @@ class Directory:
     @property
     def refused(self) -> bool:
         """Whether it may not list or not watch; it asks on."""
-        return self.refused_seconds() > 0
+        return self.auth_errors.refused(Forbidden, self._what)
 
     def refused_seconds(self) -> float:
-        """For how long it may not; 0 if it may."""
+        """For how long it has been refused; 0 if it may, and after one refusal."""
         return self.auth_errors.seconds(Forbidden, self._what)
 
     def unknown_seconds(self) -> float:

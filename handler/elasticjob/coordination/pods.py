@@ -130,7 +130,7 @@ class Pods:
         self._seen = self._seen or any(d is not None and d.objects() is not None for d in (self._all, one))
         # One that has just started refuses what it allows a moment later.
         limit = BACK_SECONDS if self._seen else 0.0
-        if any(d is not None and d.refused_seconds() > limit for d in (self._all, one)):
+        if any(d is not None and d.refused and d.refused_seconds() >= limit for d in (self._all, one)):
             self._refused = True
             self.rest()
             logger.info(

@@ -8,7 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from elasticjob.api.errors import ApiError, Conflict, Forbidden, NotFound
@@ -35,6 +35,14 @@ logger = logging.getLogger(__name__)
 
 PAUSE_SECONDS = (0.3, 0.8)
 """After a request that has failed."""
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """Of a request; ``version`` is that of the round Lease for which it was made."""
+
+    text: str
+    version: str
 
 
 class PeerSource:
@@ -69,7 +77,8 @@ class PeerSource:
         self._ports = Ports(self._poke)
         self.auth_errors = self._watch.auth_errors
         """Those of all its requests, by the right that they need."""
-        self._own_errors = {"read": "", "write": ""}
+        self._failures: dict[str, _Failure] = {}
+        """The last one of each right that is needed, until such a request succeeds."""
         self._owned = True
         """Whether the round Lease gets an owner."""
         self._logged = self._warned = ""
@@ -118,8 +127,10 @@ class PeerSource:
     def last_error(self) -> str:
         """The text of the last error; "" while there is none."""
         leases = self._leases
-        own = self._own_errors["write"] or self._own_errors["read"]
-        return own or self._watch.last_error or (leases.last_error if leases is not None else "")
+        own = self._failures.get("write") or self._failures.get("read")
+        if own is not None:
+            return own.text
+        return self._watch.last_error or (leases.last_error if leases is not None else "")
 
     @property
     def obstacle(self) -> str:
@@ -177,6 +188,7 @@ class PeerSource:
                 with self._condition:
                     self._poked = False
                     self._look_around()
+                    self._forget_old_write()
                     step = self._seat.step(time.monotonic(), self._sight())
                     self._log()
                 if isinstance(step, Done):
@@ -211,6 +223,17 @@ class PeerSource:
         ended = self._pods.ended_coordinator()
         if ended is not None:
             seat.hear_ended(ended.pod, ended.uid)
+
+    def _forget_old_write(self) -> None:
+        """What could not be written is decided on anew once the round Lease has changed. Mostly another
+        coordinates then, so that it is never tried again."""
+        failed = self._failures.get("write")
+        if failed is not None and failed.version != self._version():
+            del self._failures["write"]
+            self.auth_errors.forget("write")
+
+    def _version(self) -> str:
+        return self._seat.lease.version if self._seat.lease is not None else ""
 
     def _sight(self) -> Sight | None:
         directory = self._leases
@@ -255,14 +278,15 @@ class PeerSource:
                 self._try_port(step.pod)
         except ApiError as error:
             self.auth_errors.record(error, what)
-            self._own_errors[what] = str(error)
+            version = step.version if isinstance(step, Write) else self._version()
+            self._failures[what] = _Failure(str(error), version)
             logger.debug("Lease %s: %s", self._name, error)
             pause = max(random.uniform(*PAUSE_SECONDS), error.retry_after)
             with self._condition:
                 self._seat.hear_nothing(time.monotonic(), pause)
         else:
             self.auth_errors.record(None, what)
-            self._own_errors[what] = ""
+            self._failures.pop(what, None)
 
     def _write(self, step: Write) -> None:
         """Raises ApiError; a conflict is an answer."""
