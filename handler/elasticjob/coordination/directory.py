@@ -126,6 +126,7 @@ class Directory:
         failures = 0
         while not self._stopped.is_set():
             listed = False
+            retry_after = 0.0
             try:
                 for item in self._follow(self._api):
                     if self._stopped.is_set():
@@ -139,13 +140,13 @@ class Directory:
                         self._notify()
             except ApiError as error:
                 self._failed(error, given_up=listed and self._asked > 0)
+                retry_after = error.retry_after
             except Exception as error:
                 logger.debug("%s: unexpected response", self._what, exc_info=True)
                 self._failed(ApiError(f"unexpected response ({type(error).__name__})"))
             failures += 1
-            self._stopped.wait(
-                exponential(MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS, failures) * random.uniform(0.8, 1.2)
-            )
+            pause = max(exponential(MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS, failures), retry_after)
+            self._stopped.wait(pause * random.uniform(0.8, 1.2))
 
     def _failed(self, error: ApiError, given_up: bool = False) -> None:
         """``given_up``: so does a watch end that ``list_again`` has given up."""

@@ -24,6 +24,7 @@ from elasticjob.coordination.directory import NEVER, Directory
 from elasticjob.coordination.pods import Pods
 from elasticjob.coordination.ports import Ports, refusing
 from elasticjob.coordination.reading import LeaseReader, older_than, read_round, round_body
+from elasticjob.core.pauses import exponential
 from elasticjob.leases.round_source import LeaseRoundSource
 from elasticjob.peers.records import PeerRecord
 from elasticjob.peers.round_lease import Done, Identity, ListAgain, Read, Rest, Step, TryPort, Write
@@ -33,16 +34,17 @@ from elasticjob.peers.sight import Sight
 
 logger = logging.getLogger(__name__)
 
-PAUSE_SECONDS = (0.3, 0.8)
-"""After a request that has failed."""
+MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.3, 5.0
+"""After a request that has failed. All participants of a run ask an API server that comes back."""
 
 
 @dataclass(frozen=True)
 class _Failure:
-    """Of a request; ``version`` is that of the round Lease for which it was made."""
+    """The last of ``times`` in a row; ``version`` is that of the round Lease for which it was made."""
 
     text: str
     version: str
+    times: int
 
 
 class PeerSource:
@@ -78,7 +80,7 @@ class PeerSource:
         self.auth_errors = self._watch.auth_errors
         """Those of all its requests, by the right that they need."""
         self._failures: dict[str, _Failure] = {}
-        """The last one of each right that is needed, until such a request succeeds."""
+        """By the right that is needed, until such a request succeeds."""
         self._owned = True
         """Whether the round Lease gets an owner."""
         self._logged = self._warned = ""
@@ -183,6 +185,7 @@ class PeerSource:
     # -- what it does --------------------------------------------------------------------------------------
 
     def _coordinate(self) -> None:
+        crashes = 0
         while True:
             try:
                 with self._condition:
@@ -194,10 +197,12 @@ class PeerSource:
                 if isinstance(step, Done):
                     break
                 self._do(step)
+                crashes = 0
             except Exception:
                 # A thread that ended would leave the run without this participant for ever.
                 logger.warning("coordinating failed; retrying", exc_info=True)
-                time.sleep(PAUSE_SECONDS[1])
+                crashes += 1
+                time.sleep(exponential(MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS, crashes))
         self._close()
 
     def _close(self) -> None:
@@ -279,11 +284,13 @@ class PeerSource:
         except ApiError as error:
             self.auth_errors.record(error, what)
             version = step.version if isinstance(step, Write) else self._version()
-            self._failures[what] = _Failure(str(error), version)
+            before = self._failures.get(what)
+            times = 1 if before is None else before.times + 1
+            self._failures[what] = _Failure(str(error), version, times)
             logger.debug("Lease %s: %s", self._name, error)
-            pause = max(random.uniform(*PAUSE_SECONDS), error.retry_after)
+            pause = max(exponential(MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS, times), error.retry_after)
             with self._condition:
-                self._seat.hear_nothing(time.monotonic(), pause)
+                self._seat.hear_nothing(time.monotonic(), pause * random.uniform(0.8, 1.2))
         else:
             self.auth_errors.record(None, what)
             self._failures.pop(what, None)

@@ -171,6 +171,7 @@ class LeaseRoundSource:
     def _run(self) -> None:
         tries = 0
         while not self._stop.is_set():
+            retry_after = 0.0
             try:
                 for lease in self._api.watch(self._lease):
                     self._last_event_at = time.monotonic()
@@ -189,6 +190,7 @@ class LeaseRoundSource:
                         return
             except ApiError as error:
                 self._failed(error)
+                retry_after = error.retry_after
             except Exception as error:
                 # Any response: a thread that ended would leave the agent in this round for ever.
                 what = f"unexpected response ({type(error).__name__})"
@@ -199,7 +201,7 @@ class LeaseRoundSource:
                 self._failed(ApiError(what))
             # Also after a regular end: a proxy before the API server may end every watch at once.
             tries += 1
-            pause = exponential(MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS, tries)
+            pause = max(exponential(MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS, tries), retry_after)
             if self._stop.wait(pause * random.uniform(0.8, 1.2)):
                 return
 

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from devcluster.wait import wait_for
-from elasticjob.api.errors import ApiError, Conflict, Forbidden, Unauthorized
+from elasticjob.api.errors import ApiError, Conflict, Forbidden, Unauthorized, Unavailable
 from elasticjob.api.leases import Lease
 from elasticjob.api.listing import HttpListApi
 from elasticjob.contract import names
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob.contract.round_record import RoundRecord
+from elasticjob.coordination import directory
 from elasticjob.coordination.reading import read_round, round_body
 from elasticjob.coordination.source import PeerSource
+from elasticjob.leases.round_source import LeaseRoundSource
 from elasticjob.peers.records import PeerRecord
 from elasticjob.peers.round_lease import Identity, Read, Write
 from elasticjob.peers.run import PEER_ANNOTATION, RUN_LABEL, Run, round_lease
@@ -296,6 +300,74 @@ def test_a_refused_write_that_another_has_made_needless_is_forgotten(
     )
     until(lambda: source.last_error == "", "it follows the other")
     assert not source.auth_errors.refused(type(error))
+
+
+class Told:
+    """In the place of ``hear_nothing``: the pauses."""
+
+    def __init__(self, source: PeerSource, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.pauses: list[float] = []
+        monkeypatch.setattr(
+            source._seat, "hear_nothing", lambda _, pause: self.pauses.append(round(pause, 9))
+        )
+        monkeypatch.setattr("random.uniform", lambda *_: 1.0)
+
+
+def test_pauses_after_failures_in_a_row_double(
+    server: Server, source: PeerSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All participants of a run ask an API server that is coming back. Reads that are answered say nothing of
+    writes that fail."""
+    told, write = Told(source, monkeypatch), Write(Settled.first(RUN, Limits()))
+    server.leases.error = Unavailable("no answer")
+    for _ in range(6):
+        source._do(Read())
+    assert told.pauses == [0.3, 0.6, 1.2, 2.4, 4.8, 5.0]
+    server.leases.error = None
+    source._do(Read())
+    told.pauses.clear()
+    for error in (Unavailable("busy", 503), Unavailable("busy", 429, 7.0), Forbidden("no", 403)):
+        server.refuse = lambda verb, _, error=error: error if verb == "create" else None  # type: ignore[misc]
+        source._do(write)
+        source._do(Read())
+    assert told.pauses == [0.3, 7.0, 1.2]
+    server.refuse = lambda *_: None
+    source._do(write)
+    told.pauses.clear()
+    server.leases.error = Unavailable("no answer")
+    source._do(Write(write.settled, version=server.leases.leases[NAME].resource_version))
+    source._do(Read())
+    assert told.pauses == [0.3, 0.3]
+
+
+class Waits(threading.Event):
+    """Set when it is first waited for; ``seconds`` is for how long."""
+
+    seconds: float | None = None
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.seconds = timeout
+        self.set()
+        return True
+
+
+def test_a_list_and_a_watch_that_are_refused_wait_for_as_long_as_they_are_told(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy, made = Unavailable("busy", 429, 60.0), Waits()
+    server.refuse = lambda *_: busy
+    server.leases.error = busy
+    api = cast(HttpListApi, Api(server))
+    with monkeypatch.context() as patched:
+        words = SimpleNamespace(Event=lambda: made, Lock=threading.Lock, Thread=threading.Thread)
+        patched.setattr(directory, "threading", words)
+        directory.Directory(api, lambda api: api.follow_leases("", ""), "leases", lambda: None)
+    watch = LeaseRoundSource(api, api, "job", lambda _: None)
+    watch._stop = Waits()
+    watch.start()
+    for waits in (made, watch._stop):
+        until(waits.is_set, "it pauses")
+        assert (waits.seconds or 0.0) >= 0.8 * 60.0
 
 
 @pytest.mark.parametrize("verb", ["list", "watch"])
