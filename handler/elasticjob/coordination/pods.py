@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from elasticjob.api.listing import HttpListApi
 from elasticjob.coordination.directory import Directory, Seen
-from elasticjob.coordination.reading import controller_of, ended_well, pod_end, taken_away
+from elasticjob.coordination.reading import (
+    container_ends,
+    controller_of,
+    ended_well,
+    is_over,
+    pod_end,
+    taken_away,
+)
 from elasticjob.peers.round_lease import Identity
 from elasticjob.peers.run import RUN_LABEL
 
@@ -27,6 +35,8 @@ class Pods:
         self._all: Directory | None = None
         self._one: tuple[Identity, Directory] | None = None
         self._refused = self._seen = False
+        self._ends: dict[str, tuple[list[Mapping[str, Any]], str]] = {}
+        """By pod's UID, how its containers have ended, and the version of its Lease when that was seen."""
 
     def coordinate(self) -> None:
         """See all."""
@@ -58,21 +68,45 @@ class Pods:
         # An API server that comes back may list Leases sooner than pods; others may have seen them before.
         return bool(self._all.last_error) and self._all.unknown_seconds() > BACK_SECONDS
 
-    def gone(self) -> dict[str, str]:
-        """Why agents have ended, by their pods' UIDs."""
+    def gone(self, leases: Mapping[str, Seen]) -> dict[str, str]:
+        """Why agents have ended, by their pods' UIDs. ``leases``, by name, may say that another process has
+        started since in a pod."""
         if self._all is None:
             return {}
         found = dict.fromkeys(self._all.deleted(), "its pod was deleted")
-        for seen in (self._all.objects() or {}).values():
+        objects = self._all.objects()
+        if objects is None:
+            return found
+        before, self._ends = self._ends, {}
+        for name, seen in objects.items():
             uid, why = str(seen.body["metadata"]["uid"]), pod_end(seen.body)
-            if why:
+            if why and not self._restarted(uid, seen.body, leases.get(name), before):
                 found[uid] = why
             else:
                 found.pop(uid, None)
         return found
 
+    def _restarted(
+        self,
+        uid: str,
+        body: Mapping[str, Any],
+        lease: Seen | None,
+        before: Mapping[str, tuple[list[Mapping[str, Any]], str]],
+    ) -> bool:
+        """Whether this pod's Lease was seen to change since its containers have ended: the kubelet has
+        started them again, and the pod's state is late."""
+        if is_over(body):
+            return False
+        ends = container_ends(body)
+        version = str(lease.body["metadata"].get("resourceVersion", "")) if lease is not None else ""
+        known = before.get(uid)
+        known = known if known is not None and known[0] == ends else (ends, version)
+        self._ends[uid] = known
+        return lease is not None and known[1] != version
+
     def finished(self) -> frozenset[str]:
-        """The UIDs of pods that have ended with exit code 0 by themselves."""
+        """The UIDs of pods that have ended with exit code 0 by themselves. Of those that are not ``gone``
+        another process has started since."""
         objects = self._all.objects() if self._all is not None else None
         return frozenset(
             str(s.body["metadata"]["uid"]) for s in (objects or {}).values() if ended_well(s.body)
@@ -142,6 +176,7 @@ class Pods:
         if self._all is not None:
             self._all.stop()
             self._all = None
+            self._ends = {}
 
     def _stop_one(self) -> None:
         if self._one is not None:

@@ -174,11 +174,15 @@ def _optional(kind: Any, text: str | None) -> Any:
 def pod_end(body: Mapping[str, Any]) -> str:
     """Why this pod's agent has ended, in words; "" while that is not known. Which container it is in is not
     known either: helpers may be put in front of it, so that only the end of all containers is proof (P3)."""
-    status = body.get("status") or {}
-    if status.get("phase") in ("Failed", "Succeeded"):
-        return f"its pod has {str(status['phase']).lower()}"
+    if is_over(body):
+        return f"its pod has {str(body['status']['phase']).lower()}"
     codes = _exit_codes(body)
     return f"its container has ended with exit code {max(codes)}" if codes else ""
+
+
+def is_over(body: Mapping[str, Any]) -> bool:
+    """Whether nothing starts in this pod any more. Containers that have ended may be started again."""
+    return (body.get("status") or {}).get("phase") in ("Failed", "Succeeded")
 
 
 def ended_well(body: Mapping[str, Any]) -> bool:
@@ -199,9 +203,13 @@ def taken_away(body: Mapping[str, Any]) -> bool:
     return disrupted and bool(pod_end(body))
 
 
-def _exit_codes(body: Mapping[str, Any]) -> list[int]:
-    """Those of its containers if all have ended; [] otherwise."""
+def container_ends(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """How its containers have ended, if all have; [] otherwise."""
     statuses = (body.get("status") or {}).get("containerStatuses") or ()
     ends = {s.get("name"): (s.get("state") or {}).get("terminated") for s in statuses}
     found = [ends.get(c.get("name")) for c in (body.get("spec") or {}).get("containers") or ()]
-    return [int(end.get("exitCode", 1)) for end in found if end] if all(found) else []
+    return [end for end in found if end] if all(found) else []
+
+
+def _exit_codes(body: Mapping[str, Any]) -> list[int]:
+    return [int(end.get("exitCode", 1)) for end in container_ends(body)]

@@ -250,13 +250,14 @@ class PeerSource:
         lease = self._seat.lease if self._seat.unsure else None
         known, shown = leases.get(self._seat.replaced), leases.get(self._name)
         suspected = known is not None and known.changed == NEVER and self._seat.replaced != self._me.pod
+        ended = self._pods.gone(leases)
         return replace(
             sight,
-            gone={**self._ports.refused(sight, now), **self._pods.gone()},
+            gone={**self._ports.refused(sight, now), **ended},
             live_pods=self._pods.live(),
             failed=directory.failed_seconds(),
             pending=self._pods.pending(),
-            finished=self._pods.finished(),
+            finished=frozenset(self._pods.finished() & ended.keys()),
             staying=self._pods.staying(),
             suspects=frozenset({self._seat.replaced} if suspected else ()),
             older=older_than(lease.created, leases) if lease is not None else frozenset(),

@@ -11,6 +11,7 @@ import pytest
 from devcluster.wait import wait_for
 from elasticjob.api.errors import ApiError, Forbidden
 from elasticjob.api.listing import Change, HttpListApi
+from elasticjob.coordination.directory import Seen
 from elasticjob.coordination.pods import Pods
 from elasticjob.peers.round_lease import Identity
 from tests.unit.peers.watched import FORCED, LABEL, Watched
@@ -57,22 +58,22 @@ def test_a_pod_that_loses_its_label_is_not_deleted(
     relied on. It may have its grace period before it."""
     body = pod("b", labels, **metadata)
     assert names_after(pods, watched, Change(body, deleted=True)) == {"a"}
-    assert pods.gone() == {}
+    assert pods.gone({}) == {}
 
 
 def test_a_pod_that_has_its_label_again_is_there_again(pods: Pods, watched: Watched) -> None:
     back = (Change(pod("b"), deleted=True), Change(pod("b")))
     assert names_after(pods, watched, *back) == {"a", "b"}
-    assert pods.gone() == {}
+    assert pods.gone({}) == {}
 
 
 def test_a_pod_that_is_deleted_is_gone(pods: Pods, watched: Watched) -> None:
     """Each deletion sets the grace period to 0 first, that by force and that of a pod on no node, too."""
     assert names_after(pods, watched, Change(pod("b", **FORCED), deleted=True)) == {"a"}
-    assert pods.gone() == {"uid-b": "its pod was deleted"}
+    assert pods.gone({}) == {"uid-b": "its pod was deleted"}
     another = pod("b", uid="uid-another")
     assert names_after(pods, watched, Change(another)) == {"a", "b"}
-    assert pods.gone() == {"uid-b": "its pod was deleted"}
+    assert pods.gone({}) == {"uid-b": "its pod was deleted"}
 
 
 def test_pods_that_are_deleted_do_not_stay(pods: Pods, watched: Watched) -> None:
@@ -80,7 +81,7 @@ def test_pods_that_are_deleted_do_not_stay(pods: Pods, watched: Watched) -> None
     failed = {**pod("c"), "status": {"phase": "Failed"}}
     names_after(pods, watched, Change(pod("b", **TERMINATING)), Change(failed))
     assert (pods.staying() or set()) & {"uid-a", "uid-b", "uid-c"} == {"uid-a", "uid-c"}
-    assert pods.gone() == {"uid-c": "its pod has failed"}
+    assert pods.gone({}) == {"uid-c": "its pod has failed"}
 
 
 def test_a_pod_that_has_not_started_is_live_and_pending(pods: Pods, watched: Watched) -> None:
@@ -93,7 +94,44 @@ def test_a_pod_that_is_listed_is_not_gone(pods: Pods, watched: Watched) -> None:
     """It was forced to end, a finalizer keeps it, and its label was taken off and put on again."""
     back = (Change(pod("b", **FORCED), deleted=True), Change(pod("b", **FORCED)))
     names_after(pods, watched, *back)
-    assert pods.gone() == {}
+    assert pods.gone({}) == {}
+
+
+def ended(code: int, at: str, phase: str = "Running") -> dict[str, Any]:
+    """Pod b, whose one container has ended then."""
+    states = [{"name": "main", "state": {"terminated": {"exitCode": code, "finishedAt": at}}}]
+    status = {"phase": phase, "containerStatuses": states}
+    return {**pod("b"), "spec": {"containers": [{"name": "main"}]}, "status": status}
+
+
+def leases(version: str) -> dict[str, Seen]:
+    return {"b": Seen({"metadata": {"name": "b", "resourceVersion": version}}, 0.0)}
+
+
+def test_the_end_of_a_container_says_nothing_of_a_process_that_writes_its_lease_after_it(
+    pods: Pods, watched: Watched
+) -> None:
+    """P4: with restartPolicy OnFailure or Always the next process has the same UID. What the pod's state
+    says else does not make the old end a new one."""
+    names_after(pods, watched, Change(ended(137, "12:00")))
+    for _ in range(2):
+        assert pods.gone(leases("7")) == {"uid-b": "its container has ended with exit code 137"}
+    assert pods.gone(leases("8")) == {}
+    late = ended(137, "12:00")
+    late["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+    names_after(pods, watched, Change(late))
+    assert pods.gone(leases("9")) == {}
+    names_after(pods, watched, Change(ended(137, "12:05")))
+    assert set(pods.gone(leases("9"))) == {"uid-b"}
+    assert set(pods.gone({})) == {"uid-b"}, "a user has deleted its Lease"
+
+
+def test_the_end_of_a_pod_holds_whatever_its_lease_does(pods: Pods, watched: Watched) -> None:
+    names_after(pods, watched, Change(ended(1, "12:00", "Failed")))
+    for version in ("7", "8"):
+        assert pods.gone(leases(version)) == {"uid-b": "its pod has failed"}
+    names_after(pods, watched, Change(pod("b", **FORCED), deleted=True))
+    assert pods.gone(leases("9")) == {"uid-b": "its pod was deleted"}
 
 
 @pytest.mark.parametrize("error", [ApiError("no answer", 0), Forbidden("not yet", 403)])

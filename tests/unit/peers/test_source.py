@@ -20,6 +20,7 @@ from elasticjob.contract.limits import Limits
 from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob.contract.round_record import RoundRecord
 from elasticjob.coordination import directory
+from elasticjob.coordination.pods import Pods
 from elasticjob.coordination.reading import read_round, round_body
 from elasticjob.coordination.source import PeerSource
 from elasticjob.leases.round_source import LeaseRoundSource
@@ -222,6 +223,19 @@ def test_one_that_waits_for_another_run_of_its_name_says_so_at_once_and_once(
     told = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert told == [f"waiting: {source.obstacle}"]
     assert "run run-2 has the name mnist (its coordinator: pod-9)" in source.obstacle
+
+
+def test_a_process_that_has_started_after_one_that_ended_well_has_not_finished(
+    source: PeerSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the same pod: its state is late, and its end is no proof any more."""
+    monkeypatch.setattr(Pods, "gone", lambda *_: {"uid-ended": "its container has ended with exit code 0"})
+    monkeypatch.setattr(Pods, "finished", lambda _: frozenset({"uid-ended", "uid-again"}))
+    source._leases = cast(directory.Directory, SimpleNamespace(objects=dict, stop=lambda: None))
+    sight = source._sight()
+    assert sight is not None
+    assert sight.finished == {"uid-ended"}
+    source._leases = None
 
 
 @pytest.mark.parametrize(("minimum", "maximum", "times"), [(1, 1, 0), (1, 2, 1), (2, 2, 1)])
