@@ -50,8 +50,8 @@ def _unresolved(host: str) -> str:
     """Why the name cannot be resolved; "" if it can."""
     try:
         socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError as error:
-        return f"the name {host} cannot be resolved ({error.strerror})"
+    except (OSError, ValueError) as error:
+        return f"the name {host} cannot be resolved ({getattr(error, 'strerror', error)})"
     return ""
 
 
@@ -65,7 +65,7 @@ def disconnect(endpoint: str) -> None:
     try:
         hosts = {address[0] for *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
         numbers = [int(name) for name in os.listdir("/proc/self/fd")]
-    except OSError:
+    except (OSError, ValueError):
         return
     for number in numbers:
         with contextlib.suppress(OSError):
