@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -144,6 +145,20 @@ def test_the_watch_survives_whatever_arrives(odd: Any) -> None:
         wait_for(lambda: seen, 60, "the record that came after it", interval=0.02)
     finally:
         watcher.stop()
+
+
+def test_what_agents_log_of_a_record_is_one_line() -> None:
+    seen: list[RoundRecord] = []
+    watcher = LeaseRoundSource(OddApi([]), OddApi([]), "job", seen.append)  # type: ignore[arg-type]
+    odd = replace(
+        ACTIVE, phase="Broken", cause="a\nb", message="no\n\x1b[2Kround 7", waiting_message="x\u202e" * 9_000
+    )
+    for record in (odd, ACTIVE):
+        watcher.hear(Lease("1", "", {ROUND_ANNOTATION: record.dump()}))
+    assert (seen[0].cause, seen[0].message) == ("a b", "no [2Kround 7")
+    assert seen[0].waiting_message.isprintable()
+    assert len(seen[0].waiting_message) <= round_source.MAX_SENTENCE
+    assert seen[1] == ACTIVE
 
 
 def test_what_nobody_can_read_is_told_once(

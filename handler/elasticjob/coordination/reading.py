@@ -8,14 +8,14 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import Any, TypeVar
 
 from elasticjob.api.leases import Lease, read_lease
 from elasticjob.contract import names
 from elasticjob.contract.fields import MAX_ID, RecordError
 from elasticjob.contract.participant_record import ParticipantRecord
-from elasticjob.contract.reports import FailureReport, ProgressReport, RoundReport
-from elasticjob.contract.text import is_token
+from elasticjob.contract.reports import MAX_MESSAGE, FailureReport, ProgressReport, RoundReport
+from elasticjob.contract.text import is_token, one_line
 from elasticjob.coordination.directory import Seen
 from elasticjob.peers.records import PeerRecord
 from elasticjob.peers.round_lease import RoundLease
@@ -25,6 +25,7 @@ from elasticjob.peers.sight import Peer, Sight
 
 logger = logging.getLogger(__name__)
 
+_Report = TypeVar("_Report", RoundReport, FailureReport)
 OLDER = timedelta(seconds=1)
 """The resolution of the times at which objects are made."""
 
@@ -149,9 +150,11 @@ def _read_peer(lease: Lease, slot: int | None) -> Peer:
         raise RecordError(f"its holder is {lease.holder[:80]!r}, expected the pod's UID")
     report, unreadable = None, False
     try:
-        report = RoundReport.parse(a[names.REPORT_ANNOTATION]) if names.REPORT_ANNOTATION in a else None
+        if names.REPORT_ANNOTATION in a:
+            report = _on_one_line(RoundReport.parse(a[names.REPORT_ANNOTATION]))
     except RecordError:
         unreadable = True
+    failure = _optional(FailureReport, a.get(names.FAILURE_ANNOTATION))
     return Peer(
         name=lease.name,
         key=lease.holder,
@@ -159,9 +162,14 @@ def _read_peer(lease: Lease, slot: int | None) -> Peer:
         slot=slot,
         report=report,
         unreadable_report=unreadable,
-        failure=_optional(FailureReport, a.get(names.FAILURE_ANNOTATION)),
+        failure=_on_one_line(failure) if failure is not None else None,
         progress=_optional(ProgressReport, a.get(names.PROGRESS_ANNOTATION)),
     )
+
+
+def _on_one_line(report: _Report) -> _Report:
+    """Its message goes into the record, and into all logs."""
+    return replace(report, message=one_line(report.message, MAX_MESSAGE))
 
 
 def _optional(kind: Any, text: str | None) -> Any:

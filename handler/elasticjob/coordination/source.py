@@ -19,13 +19,13 @@ from elasticjob.contract.fields import RecordError
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob.contract.round_record import MemberList, Phase, RoundRecord
-from elasticjob.contract.text import counted
+from elasticjob.contract.text import counted, one_line
 from elasticjob.coordination.directory import NEVER, Directory
 from elasticjob.coordination.pods import Pods
 from elasticjob.coordination.ports import Ports, refusing
 from elasticjob.coordination.reading import LeaseReader, older_than, read_round, round_body
 from elasticjob.core.pauses import exponential
-from elasticjob.leases.round_source import LeaseRoundSource
+from elasticjob.leases.round_source import MAX_SENTENCE, LeaseRoundSource
 from elasticjob.peers.records import PeerRecord
 from elasticjob.peers.round_lease import Done, Identity, ListAgain, Read, Rest, Step, TryPort, Write
 from elasticjob.peers.run import PEER_ANNOTATION, RUN_LABEL, Run, round_lease
@@ -139,7 +139,8 @@ class PeerSource:
         """Another run of this name that is not over."""
         with self._condition:
             other = self._seat.obstacle
-            return other.sentence(self._run.id, self._run.name) if other is not None else ""
+            text = other.sentence(self._run.id, self._run.name) if other is not None else ""
+            return one_line(text, MAX_SENTENCE)
 
     # -- what it hears -------------------------------------------------------------------------------------
 
@@ -384,6 +385,7 @@ class PeerSource:
         text = f"round {r.number} is {r.phase}, {counted(len(r.members), 'member')}" + (
             f": {r.cause}: {settled.message}" if r.cause else ""
         )
+        text = one_line(text, MAX_SENTENCE)
         if text != self._logged:
             self._logged = text
             logger.info("%s", text)

@@ -10,6 +10,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from elasticjob.api.auth_errors import AuthErrors
@@ -17,7 +18,9 @@ from elasticjob.api.errors import ApiError
 from elasticjob.api.leases import Lease, LeaseApi
 from elasticjob.contract import names
 from elasticjob.contract.fields import RecordError
+from elasticjob.contract.reports import MAX_MESSAGE
 from elasticjob.contract.round_record import MemberList, RoundRecord
+from elasticjob.contract.text import one_line
 from elasticjob.core.pauses import exponential
 
 logger = logging.getLogger(__name__)
@@ -29,6 +32,10 @@ HEARD_SECONDS = 3.0
 """How long a watch may bring nothing after an announcement."""
 QUIET_SECONDS, QUIET_RENEWALS = 20.0, 4
 """How long, or for how many renewals, a watch may bring nothing while a participant waits."""
+
+
+MAX_SENTENCE, MAX_CAUSE = 2 * MAX_MESSAGE, 100
+"""Characters of a record's sentences: they may quote the message of a report."""
 
 
 class RoundSource(Protocol):
@@ -217,9 +224,19 @@ class LeaseRoundSource:
         if not text:
             return
         try:
-            record = RoundRecord.parse(text)
+            record = _on_one_line(RoundRecord.parse(text))
         except RecordError as error:
             self.last_error = str(error)
             logger.warning("Lease %s is ignored: %s", self._lease, error)
             return
         self._changed(record)
+
+
+def _on_one_line(record: RoundRecord) -> RoundRecord:
+    """What agents log of it. A message may be a worker's, of any pod, and each user may write a Lease."""
+    return replace(
+        record,
+        cause=one_line(record.cause, MAX_CAUSE),
+        message=one_line(record.message, MAX_SENTENCE),
+        waiting_message=one_line(record.waiting_message, MAX_SENTENCE),
+    )
