@@ -101,15 +101,20 @@ def redone(lines: Sequence[Line], after: int) -> tuple[int, ...]:
 
 
 def skipped(lines: Iterable[Line], number: int) -> int:
-    """How many saves to memory the round had skipped in a row when it ended. Each step's line has how many it
-    had skipped by then."""
+    """How many saves to memory the round had skipped in a row when it ended, or was about to skip: that of the
+    last step if copies of the save before were under way on a rank, or if a rank was killed before it could say
+    that they were not. Each step's line has how many were skipped by then, and whether copies are under way."""
     own = [line for line in lines if line["round"] == number and "step" in line]
+    if not own:
+        return 0
+    ends = [line for line in own if line["step"] == reached(own)]
+    late = any(line["copying"] for line in ends) or len(ends) < len({line["rank"] for line in own})
     counts = {line["step"]: line["skipped"] for line in own}
     found = [counts[step] for step in sorted(counts)]
     in_a_row = 0
     while len(found) > in_a_row + 1 and found[-1 - in_a_row] > found[-2 - in_a_row]:
         in_a_row += 1
-    return in_a_row
+    return in_a_row + late
 
 
 def curve(lines: Iterable[Line]) -> dict[int, Line]:

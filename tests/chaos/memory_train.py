@@ -73,7 +73,7 @@ def train(folder: Path, steps: int, seconds: float, checkpoints: Checkpoints | N
             round=number,
             rank=rank,
             step=step,
-            skipped=_skipped(checkpoints),
+            **_saves_of(checkpoints),
             loss=total / world_size,
             ids=digits.fingerprint(batch.ids),
         )
@@ -87,10 +87,13 @@ def train(folder: Path, steps: int, seconds: float, checkpoints: Checkpoints | N
         time.sleep(seconds)
 
 
-def _skipped(checkpoints: Checkpoints | None) -> int:
-    """How many saves to memory this round has skipped, because copies were under way."""
+def _saves_of(checkpoints: Checkpoints | None) -> dict[str, Any]:
+    """How many saves to memory this round has skipped, because copies were under way, and whether that of the
+    next step would be skipped, too, for this rank's copy."""
     memory = checkpoints._memory if checkpoints is not None else None
-    return memory.skipped if memory is not None else 0
+    if memory is None:
+        return {"skipped": 0, "copying": False}
+    return {"skipped": memory.skipped, "copying": not memory._state_of_last().ended}
 
 
 if __name__ == "__main__":

@@ -83,14 +83,20 @@ def test_a_round_has_redone_what_an_earlier_one_had_trained() -> None:
 
 
 def test_saves_that_were_skipped_before_the_end_are_counted() -> None:
-    def line(step: int, count: int) -> dict[str, Any]:
-        return {**trained(2, 0, step), "skipped": count}
+    def line(step: int, count: int, copying: bool = False, rank: int = 0) -> dict[str, Any]:
+        return {**trained(2, rank, step), "skipped": count, "copying": copying}
 
     lines = [began(2, 0, 4), line(5, 0), line(6, 1), line(7, 1), line(8, 2), line(9, 3)]
     assert skipped(lines, 2) == 2
     assert skipped(lines[:4], 2) == 0
     assert skipped(lines[:3], 2) == 1
     assert skipped(lines, 3) == 0
+    assert skipped([line(5, 0), line(6, 0)], 2) == 0
+    assert skipped([line(5, 0), line(6, 0, copying=True)], 2) == 1, "that of step 5 is not complete"
+    assert skipped([line(5, 0), line(6, 0), line(6, 0, copying=True, rank=1)], 2) == 1
+    assert skipped([line(5, 0), line(5, 0, rank=1), line(6, 0)], 2) == 1, "rank 1 could not say it"
+    assert skipped([*lines, line(10, 3, copying=True)], 2) == 1
+    assert skipped([*lines, line(10, 4, copying=True)], 2) == 4
 
 
 def test_of_a_step_that_was_redone_the_last_counts() -> None:
