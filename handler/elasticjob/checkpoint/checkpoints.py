@@ -101,7 +101,8 @@ class Checkpoints:
         self._saving = ThreadPoolExecutor(1, thread_name_prefix="elasticjob-save")
         self._pending: tuple[Name, Future[Any]] | None = None
         self._good: Name | None = None
-        self._last_step = -1
+        self._last_step = self._given = -1
+        """The last steps that went to the folder and to memory, or were resumed from there."""
         self._reached = self._newest = 0
         """The step that the state is known to have come to; the newest in the folder when it was resumed."""
         number = os.environ.get("ELASTICJOB_ROUND")
@@ -144,7 +145,7 @@ class Checkpoints:
         if self._ranks.rank == 0:
             milliseconds = round((time.monotonic() - began) * 1000)
             say_resumed(Resumed(loaded.step, loaded.source, milliseconds, loaded.pieces_from_peers))
-        self._reached = loaded.step
+        self._reached, self._given = loaded.step, -1 if loaded.save is None else loaded.step
         return loaded.step
 
     def _load_newest(self, state: dict[str, Any]) -> _Loaded:
@@ -219,7 +220,8 @@ class Checkpoints:
 
         A save to the folder waits first until the previous one is complete, and raises what ``wait`` raises.
         A step that was saved there or resumed from there last is not saved again. Raises ValueError for a
-        lower one, TypeError for a step that is no whole number.
+        lower one, and for one below the last that went to memory, TypeError for a step that is no whole
+        number.
         """
         check(state)
         step = progress.whole(step, "Checkpoints.save")
@@ -230,6 +232,11 @@ class Checkpoints:
         if step < max(self._last_step, 0):
             raise ValueError(
                 f"step is {step}, expected more than {self._last_step}, the step of the last checkpoint"
+            )
+        if step < self._given:
+            raise ValueError(
+                f"step is {step}, expected {self._given} or more, the last step that went to memory: the "
+                "greatest one is resumed, so a script that goes back to an earlier state has to count on"
             )
         self._reached = step
         memory, memory_every = self._memory, self._memory_every or self._every
@@ -242,6 +249,7 @@ class Checkpoints:
         alone = stops and not to_folder
         if alone:
             memory.await_copies(COPIES_SECONDS)  # a step that training stops after must not be skipped
+        self._given = step
         memory.save(step, entries(state))
         if alone and not memory.is_enough(step, COPIES_SECONDS):
             self._store(step, state)

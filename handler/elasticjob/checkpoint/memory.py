@@ -280,11 +280,23 @@ class MemoryTier:
 
     def resumed(self, save: Save | None) -> None:
         """All ranks have resumed, from this save in memory or (None) from elsewhere: agents let go of the
-        rest."""
+        rest. What is saved from now on may be another state of the same steps as before. Together."""
+        if self._saves.step >= 0:
+            opening = self._ranks.agreed(self._open_again)
+            if opening:
+                self._opening, self._saves = opening, Saves()
         try:
             self._agent.resumed(save, self._opening)
         except AgentError as error:
             self._problem = str(error)
+
+    def _open_again(self) -> int:
+        """The number of a new opening; 0 if there is none, and then the next save is refused."""
+        try:
+            return self._agent.open()
+        except AgentError as error:
+            self._problem = str(error)
+            return 0
 
     def _say_skipped(self) -> None:
         """Once for each doubling: what ends a round leaves no time to say it."""

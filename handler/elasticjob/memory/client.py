@@ -118,6 +118,11 @@ class Agent:
         what: wire.Message = {"name": held.name.fields(), "size": held.size, "crc32": held.crc32}
         return self._one(self._ask("fetch", address=address, **what)[1])
 
+    def open(self) -> int:
+        """The number of a new opening, as in the greeting: greater than all before in this round."""
+        answer, _ = self._ask("open")
+        return int(answer["opening"])
+
     def resumed(self, save: Save | None, opening: int) -> None:
         """All ranks have resumed, from this save in memory or (None) from elsewhere, and save with this
         ``opening``."""

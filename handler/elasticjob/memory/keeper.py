@@ -133,8 +133,8 @@ class Keeper:
         return self._present(line.decode("ascii", "replace"))
 
     def open(self, key: str) -> int:
-        """A worker has opened its checkpoints: a number that is greater than all before in this round. Raises
-        RefusedError."""
+        """A worker has opened its checkpoints, or has resumed in them after a save: a number that is greater
+        than all before in this round. Raises RefusedError."""
         with self._changed:
             self._present(key)
             self._openings += 1

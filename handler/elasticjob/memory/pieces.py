@@ -19,8 +19,8 @@ class Save(NamedTuple):
     """How many jobs have used the folder of checkpoints, as in ``elasticjob.checkpoint.records.Token``."""
     round: int
     opening: int
-    """A script may open its checkpoints again in the same round, and save the same step of another state:
-    then this number is greater. It begins at another one in each round."""
+    """A script may open its checkpoints again in the same round, or resume in them again, and save the same
+    step of another state: then this number is greater. It begins at another one in each round."""
     step: int
     world: int
     """The number of ranks, and of pieces."""

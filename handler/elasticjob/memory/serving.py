@@ -106,6 +106,8 @@ class ForWorkers:
             with _under_way(sock):
                 descriptor = keeper.fetch(key, held, str(message["address"]))
             _hand_over(sock, {}, descriptor)
+        elif what == "open":
+            wire.send(sock, {"opening": keeper.open(key)})
         elif what == "resumed":
             keeper.resumed(key, _save(message["save"]), int(message["opening"]))
             wire.send(sock, {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,8 @@ from elasticjob.checkpoint.memory_load import Pieces
 from elasticjob.checkpoint.memory_piece import PieceError
 from elasticjob.checkpoint.records import Marker, Name
 from elasticjob.contract.names import MEMORY_AGENT_ENV, PROGRESS_DIR_ENV, ROUND_ENV
+from elasticjob.memory.keeper import Keeper
+from elasticjob.memory.refused import RefusedError
 from elasticjob.worker.resumed import Source, read_resumed
 from tests.guides.pages import program
 from tests.unit.memory.agents import Pod, begin, text
@@ -252,6 +255,59 @@ def test_a_step_is_saved_once_in_a_round(job: Job) -> None:
         assert checkpoints._memory.saved == 1
 
 
+def test_a_step_below_the_last_one_that_went_to_memory_is_refused(job: Job) -> None:
+    """Saved without a word, it would be older than the state that the script has thrown away."""
+    job.enter(1)
+    with Checkpoints(job.folder / "run", every=10, memory_every=2) as checkpoints:
+        for step in (10, 11, 12, 13):
+            checkpoints.save(step, state(step))
+            await_copies(checkpoints)
+        checkpoints.save(12, state(12))
+        with pytest.raises(ValueError, match=r"step is 11, expected 12 or more, .* has to count on"):
+            checkpoints.save(11, state(11))
+        job.pod.keeper.switch_off("a container was out of memory")
+        checkpoints.save(14, state(14))
+        with pytest.raises(ValueError, match="step is 11, expected 14 or more"):
+            checkpoints.save(11, state(11))
+
+
+def damage(pod: Pod, step: int) -> None:
+    (piece,) = [piece for name, piece in pod.keeper._shelf.pieces.items() if name.save.step == step]
+    os.pwrite(piece.descriptor, bytes([os.pread(piece.descriptor, 1, 0)[0] ^ 1]), 0)
+
+
+def test_after_a_second_resume_the_same_steps_are_saved_anew(job: Job) -> None:
+    """Else the step that was passed over counts as complete, and is not saved again."""
+    with job.open(1) as checkpoints:
+        for step in (1, 2, 3):
+            checkpoints.save(step, state(step))
+            await_copies(checkpoints)
+        damage(job.pod, 3)
+        assert checkpoints.resume(state(0)) == 2
+        assert job.pod.held() == ["1.2.0"]
+        for step in (3, 4):
+            checkpoints.save(step, state(step + 100))
+            await_copies(checkpoints)
+        assert job.pod.held() == ["1.3.0", "1.4.0"]
+        damage(job.pod, 4)
+    found = state(0)
+    with job.open(2) as later:
+        assert later.resume(found) == 3
+    assert found["step"] == 103
+
+
+def test_without_a_new_opening_nothing_more_is_saved_to_memory(job: Job) -> None:
+    with job.open(1) as checkpoints:
+        checkpoints.save(1, state(1))
+        await_copies(checkpoints)
+        memory = checkpoints._memory
+        assert memory is not None
+        with mock.patch.object(Keeper, "open", side_effect=RefusedError("not now")):
+            assert checkpoints.resume(state(0)) == 1
+        checkpoints.save(2, state(2))
+        assert memory.off == "rank 0: not now"
+
+
 def test_what_was_resumed_from_memory_can_be_saved_to_the_folder(job: Job) -> None:
     with job.open(1) as checkpoints:
         checkpoints.save(7, state(7))
@@ -259,6 +315,8 @@ def test_what_was_resumed_from_memory_can_be_saved_to_the_folder(job: Job) -> No
     with job.open(2) as later:
         found = state(0)
         assert later.resume(found) == 7
+        with pytest.raises(ValueError, match="step is 6, expected 7 or more"):
+            later.save(6, found, now=True)
         later.save(7, found, now=True)
     assert [path.parent.name[-8:] for path in (job.folder / "run").glob("*/complete.json")] == ["00000007"]
 

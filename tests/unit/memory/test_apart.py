@@ -42,6 +42,9 @@ class Ranks:
         self._meeting.barrier.wait()
         return everything
 
+    def agreed(self, decide: Callable[[], Any]) -> Any:
+        return self.everywhere(decide() if self.rank == 0 else None)[0]
+
     def all_say(self, *answers: bool) -> list[bool]:
         return [all(one) for one in zip(*self.everywhere(answers), strict=True)]
 
@@ -81,6 +84,17 @@ def saves(tier: MemoryTier, rank: int) -> None:
         tier.await_copies(60)
 
 
+def saves_again(tier: MemoryTier, rank: int) -> Any:
+    """After a second resume, which passes over the newest save."""
+    saves(tier, rank)
+    newest, second = tier.candidates()
+    tier.resumed(second.save)
+    assert tier.save(newest.save.step, state(rank, 103))
+    tier.await_copies(60)
+    again = newest.save._replace(opening=tier._opening)
+    return [one.save for one in tier.candidates()] == [again, second.save]
+
+
 def loads(tier: MemoryTier, rank: int) -> Any:
     """The state that is loaded and how many pieces came from other pods, or why none is."""
     target = state(rank, 0)
@@ -106,6 +120,15 @@ def test_each_rank_resumes_from_its_own_pod(pods: MakePod, tmp_path: Path, netwo
     assert all(len(pod.held()) == (8 if network else 4) for pod in (first, second))
     begin(2, first, second)
     assert run(members, tmp_path, loads) == [({3}, 0)] * 4
+
+
+def test_a_second_resume_begins_an_opening_that_all_ranks_hear_of(pods: MakePod, tmp_path: Path) -> None:
+    first, second = pods(), pods()
+    members = [first, first, second, second]
+    begin(1, first, second)
+    assert run(members, tmp_path, saves_again) == [True] * 4
+    begin(2, first, second)
+    assert run(members, tmp_path, loads) == [({103}, 0)] * 4
 
 
 def test_workers_of_one_pod_share_what_they_have_in_common(pods: MakePod, tmp_path: Path) -> None:
