@@ -126,13 +126,13 @@ class Worker:
             self._descriptor = None
 
     def pieces(self, candidate: Candidate) -> Pieces:
-        return Pieces(self, self.pod.keeper.agent, candidate, self.rank)  # type: ignore[arg-type]
+        return Pieces(self, self.pod.keeper.agent, candidate, self.rank, 60)  # type: ignore[arg-type]
 
     def lease(self, name: PieceName) -> int:
         return _answered(lambda: self.pod.keeper.lease(self.key, name)[0])
 
-    def fetch(self, held: Held, address: str) -> int:
-        return _answered(lambda: self.pod.keeper.fetch(self.key, held, address))
+    def fetch(self, held: Held, address: str, seconds: float) -> int:
+        return _answered(lambda: self.pod.keeper.fetch(self.key, held, address, seconds))
 
 
 def mapped(descriptor: int, size: int) -> torch.Tensor:

@@ -256,7 +256,8 @@ class MemoryTier:
     def load(self, state: dict[str, Any], candidate: Candidate, planner: Planner) -> int | str:
         """Load ``state``. Returns how many pieces ranks have got from other pods, or why a piece cannot be
         read: then nothing of the state has changed. Raises what DCP raises otherwise. Together."""
-        pieces = Pieces(self._agent, self._mine, candidate, self._ranks.rank)
+        seconds = self._ranks.timeout / 2  # ranks that need no piece wait for those that do
+        pieces = Pieces(self._agent, self._mine, candidate, self._ranks.rank, seconds)
         shares = self._ranks.everywhere(pieces.read_share())
         if problem := next((share for share in shares if isinstance(share, str)), ""):
             return problem

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import mmap
 import os
+import time
 import zlib
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -32,16 +33,18 @@ from elasticjob.memory.pieces import Held
 
 
 class Pieces:
-    """The pieces of one save that this rank has opened. ``mine``: the name of its own agent.
+    """The pieces of one save that this rank has opened. ``mine``: the name of its own agent; ``seconds``:
+    how long it may take to get all those of other agents.
 
     A piece is mapped privately: what is written there changes no piece.
     """
 
-    def __init__(self, agent: Agent, mine: str, candidate: Candidate, rank: int) -> None:
+    def __init__(self, agent: Agent, mine: str, candidate: Candidate, rank: int, seconds: float) -> None:
         self._agent = agent
         self._mine = mine
         self._candidate = candidate
         self._rank = rank
+        self._ends = time.monotonic() + seconds
         self._open: dict[int, mmap.mmap] = {}
         self.from_peers: set[int] = set()
         """Those that its agent has got from another one."""
@@ -93,9 +96,11 @@ class Pieces:
 
     def _map(self, holder: Holder, near: bool) -> mmap.mmap:
         held = holder.held
-        descriptor = (
-            self._agent.lease(held.name) if near else self._agent.fetch(held, holder.inventory.address)
-        )
+        if near:
+            descriptor = self._agent.lease(held.name)
+        else:
+            left = self._ends - time.monotonic()
+            descriptor = self._agent.fetch(held, holder.inventory.address, left)
         try:
             return mmap.mmap(descriptor, held.size, access=mmap.ACCESS_COPY)
         finally:

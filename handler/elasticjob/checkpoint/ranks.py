@@ -29,7 +29,7 @@ class Ranks:
     """
 
     def __init__(self, timeout: float) -> None:
-        self._timeout = timeout
+        self.timeout = timeout
         self.group: dist.ProcessGroup | None = None
         if dist.is_initialized():
             self.group = self._new_group()
@@ -98,14 +98,14 @@ class Ranks:
 
         def make() -> None:
             try:
-                group = dist.new_group(backend="gloo", timeout=timedelta(seconds=self._timeout))
+                group = dist.new_group(backend="gloo", timeout=timedelta(seconds=self.timeout))
                 made.set_result(cast(dist.ProcessGroup, group))
             except BaseException as error:  # noqa: BLE001  # goes to the caller
                 made.set_exception(error)
 
         threading.Thread(target=make, name="elasticjob-group", daemon=True).start()
         try:
-            return made.result(self._timeout)
+            return made.result(self.timeout)
         except FutureTimeoutError:
             raise self._lost("no connection to it can be made") from None
         except RuntimeError as error:
@@ -113,7 +113,7 @@ class Ranks:
 
     def _lost(self, error: RuntimeError | str) -> LostRankError:
         return LostRankError(
-            f"rank {dist.get_rank()} waits for the others up to {self._timeout:g} s: one of them was lost, "
+            f"rank {dist.get_rank()} waits for the others up to {self.timeout:g} s: one of them was lost, "
             f"took longer, or cannot be reached; the process group says: {error}"
         )
 

@@ -113,10 +113,11 @@ class Agent:
         """A descriptor of a piece that the agent holds."""
         return self._one(self._ask("lease", name=name.fields())[1])
 
-    def fetch(self, held: Held, address: str) -> int:
-        """A descriptor of a piece that the agent gets from another one, which has said that it holds it."""
+    def fetch(self, held: Held, address: str, seconds: float) -> int:
+        """A descriptor of a piece that the agent gets from another one, which has said that it holds it. It
+        is refused if it takes longer than ``seconds``."""
         what: wire.Message = {"name": held.name.fields(), "size": held.size, "crc32": held.crc32}
-        return self._one(self._ask("fetch", address=address, **what)[1])
+        return self._one(self._ask("fetch", address=address, seconds=seconds, **what)[1])
 
     def open(self) -> int:
         """The number of a new opening, as in the greeting: greater than all before in this round."""

@@ -19,7 +19,8 @@ RETRY_PAUSES = (0.5, 2.0)
 
 class Fetched:
     """One piece is got at a time. What is under way when the pieces are forgotten is cut, and an answer that
-    comes later is not kept: it could be that of a round that has ended.
+    comes later is not kept: it could be that of a round that has ended. A member that has failed is asked no
+    more until then: each attempt may take minutes, while all ranks wait.
 
     ``gate`` and ``make_way`` are those of the ``Keeper``.
     """
@@ -30,6 +31,8 @@ class Fetched:
         self._lock = threading.Lock()
         self._one = threading.Lock()
         self._pieces: dict[tuple[Held, str], int] = {}
+        self._failed: dict[str, str] = {}
+        """Why, by address."""
         self._link: Link | None = None
         self._epoch = 0
 
@@ -38,21 +41,24 @@ class Fetched:
         """What ``get`` is called with: how often the pieces were forgotten."""
         return self._epoch
 
-    def get(self, epoch: int, held: Held, address: str, token: str) -> int:
+    def get(self, epoch: int, held: Held, address: str, token: str, seconds: float) -> int:
         """A descriptor, which is the caller's, of a piece that the member at ``address`` has said it holds.
-        Raises RefusedError."""
-        with self._one:
+        Raises RefusedError, also if it takes longer than ``seconds``."""
+        ends = time.monotonic() + seconds
+        if not self._one.acquire(timeout=max(seconds, 0)):
+            raise RefusedError(f"{held.name} was not asked for: other pieces took all of the time")
+        try:
             with self._lock:
                 self._check(epoch, held.name)
                 if (held, address) in self._pieces:
                     return os.dup(self._pieces[held, address])
-            try:
-                descriptor = self._received(epoch, held, address, token)
-            except (OSError, ValueError, KeyError) as error:
-                raise RefusedError(
-                    f"{held.name} did not come from {address}: {wire.in_words(error)}"
-                ) from error
-            return self._keep(epoch, held, address, descriptor)
+                if address in self._failed:
+                    raise RefusedError(
+                        f"{held.name}: {address} is asked no more, it has failed: {self._failed[address]}"
+                    )
+            return self._keep(epoch, held, address, self._received(epoch, held, address, token, ends))
+        finally:
+            self._one.release()
 
     def forget(self) -> None:
         """Free them, and cut what is under way."""
@@ -60,6 +66,7 @@ class Fetched:
             self._epoch += 1
             if self._link is not None:
                 self._link.cut()
+            self._failed.clear()
             while self._pieces:
                 os.close(self._pieces.popitem()[1])
 
@@ -78,22 +85,46 @@ class Fetched:
             self._pieces[held, address] = kept
             return descriptor
 
-    def _received(self, epoch: int, held: Held, address: str, token: str) -> int:
+    def _received(self, epoch: int, held: Held, address: str, token: str, ends: float) -> int:
+        """Get it, and note if the member has failed."""
+        began = time.monotonic()
+        try:
+            return self._tried(epoch, held, address, token, ends)
+        except (OSError, ValueError, KeyError) as error:
+            why, now = wire.in_words(error), time.monotonic()
+            had_time = now < ends or now - began >= wire.STUCK_SECONDS
+            with self._lock:
+                if isinstance(error, OSError) and had_time and epoch == self._epoch:
+                    self._failed[address] = why
+            raise RefusedError(f"{held.name} did not come from {address}: {why}") from error
+
+    def _tried(self, epoch: int, held: Held, address: str, token: str, ends: float) -> int:
         """Get it. A connection that breaks is tried again: the piece may be nowhere else."""
         for pause in RETRY_PAUSES:
             try:
-                return self._received_once(epoch, held, address, token)
+                return self._received_once(epoch, held, address, token, ends)
             except OSError:
+                if time.monotonic() + pause >= ends:
+                    raise
                 time.sleep(pause)
-        return self._received_once(epoch, held, address, token)
+        return self._received_once(epoch, held, address, token, ends)
 
-    def _received_once(self, epoch: int, held: Held, address: str, token: str) -> int:
+    def _received_once(self, epoch: int, held: Held, address: str, token: str, ends: float) -> int:
+        """Get it, and cut the connection when the time is over."""
         with self._lock:
             self._check(epoch, held.name)
             link = self._link = Link()
+        cutting = threading.Timer(max(ends - time.monotonic(), 0), link.cut)
+        cutting.daemon = True
+        cutting.start()
         try:
             return self._receive(link, held, address, token)
+        except OSError as error:
+            if time.monotonic() >= ends:
+                raise TimeoutError("it was not there in time") from error
+            raise
         finally:
+            cutting.cancel()
             link.close()
 
     def _receive(self, link: Link, held: Held, address: str, token: str) -> int:

@@ -233,14 +233,14 @@ class Keeper:
             self._present(key)
             return self._opened(name)
 
-    def fetch(self, key: str, held: Held, address: str) -> int:
+    def fetch(self, key: str, held: Held, address: str, seconds: float) -> int:
         """A descriptor of a piece that another member has said it holds, for all workers of this agent until
-        they have resumed. Raises RefusedError."""
+        they have resumed. Raises RefusedError, also if it takes longer than ``seconds``."""
         with self._changed:
             members, epoch = self._present(key).members, self._fetched.epoch
         if members is None or not members.address or not address:
             raise RefusedError(f"{held.name} is in another pod, and this one takes nothing from others")
-        return self._fetched.get(epoch, held, address, members.token)
+        return self._fetched.get(epoch, held, address, members.token, seconds)
 
     def resumed(self, key: str, save: Save | None, opening: int) -> None:
         """All ranks have resumed, from this save in memory or (None) from elsewhere: let go of the rest. They

@@ -104,7 +104,7 @@ class ForWorkers:
         elif what == "fetch":
             held = Held(parse(message["name"]), _size(message), int(message["crc32"]), own=False)
             with _under_way(sock):
-                descriptor = keeper.fetch(key, held, str(message["address"]))
+                descriptor = keeper.fetch(key, held, str(message["address"]), float(message["seconds"]))
             _hand_over(sock, {}, descriptor)
         elif what == "open":
             wire.send(sock, {"opening": keeper.open(key)})

@@ -31,6 +31,7 @@ class Ranks:
     """One of them."""
 
     group = None
+    timeout = 60.0
 
     def __init__(self, meeting: Meeting, rank: int) -> None:
         self._meeting, self.rank, self.size = meeting, rank, meeting.barrier.parties

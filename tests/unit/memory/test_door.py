@@ -151,7 +151,7 @@ def test_a_piece_of_another_size_than_was_said_takes_no_memory(pods: MakePod, si
     begin(1, pod)
     worker = pod.worker()
     with member(lambda sock: wire.send(sock, {"size": size})) as address:
-        why = refusal(lambda: worker.fetch(held_of(name_of(1, 3)), address))
+        why = refusal(lambda: worker.fetch(held_of(name_of(1, 3)), address, 60))
     assert f"expected {SIZE:,}" in why
     assert asked == []
 
@@ -165,7 +165,7 @@ def test_a_piece_with_another_checksum_than_was_said_is_refused(pods: MakePod) -
     begin(1, pod)
     worker = pod.worker()
     with member(other) as address:
-        assert "has the checksum" in refusal(lambda: worker.fetch(held_of(name_of(1, 3)), address))
+        assert "has the checksum" in refusal(lambda: worker.fetch(held_of(name_of(1, 3)), address, 60))
     assert pod.keeper._fetched._pieces == {}
 
 

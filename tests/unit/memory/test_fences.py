@@ -114,7 +114,7 @@ def test_a_pod_that_is_no_member_gives_nothing_away(pods: MakePod) -> None:
 
     worker = member.worker()
 
-    assert "did not come" in refusal(lambda: worker.fetch(held_of(name_of(1, 3)), cut_off.address))
+    assert "did not come" in refusal(lambda: worker.fetch(held_of(name_of(1, 3)), cut_off.address, 60))
 
 
 # -- 3: pieces do not change; what was cut has no name -----------------------------------------------------

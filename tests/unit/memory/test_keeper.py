@@ -85,7 +85,9 @@ def test_without_a_network_nothing_is_taken_from_other_pods(pods: MakePod) -> No
     begin(1, other)
     save(other.worker(), name_of(1, 3))
     worker = lonely.worker()
-    assert "takes nothing from others" in refusal(lambda: worker.fetch(held_of(name_of(1, 3)), other.address))
+    assert "takes nothing from others" in refusal(
+        lambda: worker.fetch(held_of(name_of(1, 3)), other.address, 60)
+    )
 
 
 def test_a_copy_that_fails_has_ended_badly_and_the_next_one_is_tried_again(pods: MakePod) -> None:
@@ -222,7 +224,7 @@ def test_a_piece_of_another_pod_is_got_once_for_all_workers_of_the_agent(pods: M
     save(a.worker(), name_of(1, 3))
     first, second = b.worker(), b.worker()
 
-    descriptors = [worker.fetch(held_of(name_of(1, 3)), a.address) for worker in (first, second)]
+    descriptors = [worker.fetch(held_of(name_of(1, 3)), a.address, 60) for worker in (first, second)]
 
     assert len({os.fstat(one).st_ino for one in descriptors}) == 1
     assert [content(one) for one in descriptors] == [{3}, {3}]
@@ -235,7 +237,7 @@ def test_a_piece_that_has_gone_is_named(pods: MakePod) -> None:
     begin(1, a, b)
     worker = b.worker()
     assert "rank 0's piece of step 3 of round 1" in refusal(lambda: worker.lease(name_of(1, 3)))
-    assert "not held here" in refusal(lambda: worker.fetch(held_of(name_of(1, 3)), a.address))
+    assert "not held here" in refusal(lambda: worker.fetch(held_of(name_of(1, 3)), a.address, 60))
 
 
 def test_without_room_a_save_is_refused_with_what_to_do(pods: MakePod) -> None:

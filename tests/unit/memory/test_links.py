@@ -110,11 +110,11 @@ def test_a_piece_that_is_being_got_when_a_new_round_begins_is_cut(pods: MakePod)
     begin(1, pod, other)
     zombie = pod.worker()
     with member(silent) as address, ThreadPoolExecutor(1) as pool:
-        late = pool.submit(lambda: refusal(lambda: zombie.fetch(held_of(name_of(1, 3)), address)))
+        late = pool.submit(lambda: refusal(lambda: zombie.fetch(held_of(name_of(1, 3)), address, 60)))
         assert asked.wait(60)
         begin(2, pod, other)
         save(other.worker(), name_of(2, 4))
-        descriptor = pod.worker().fetch(held_of(name_of(2, 4)), other.address)
+        descriptor = pod.worker().fetch(held_of(name_of(2, 4)), other.address, 60)
         assert content(descriptor) == {4}, "it waits for no piece of the round before"
         assert "was let go of" in late.result()
         over.set()
@@ -144,7 +144,8 @@ def test_a_worker_waits_for_a_piece_as_long_as_it_is_under_way(
     monkeypatch.setattr(wire, "receive_piece", slowly)
     with ThreadPoolExecutor(2) as pool:
         getting = [
-            pool.submit(pod.worker().fetch, held_of(name_of(1, 3, rank, 2)), other.address) for rank in (0, 1)
+            pool.submit(pod.worker().fetch, held_of(name_of(1, 3, rank, 2)), other.address, 60)
+            for rank in (0, 1)
         ]
         assert [content(one.result()) for one in getting] == [{3}, {3}]
 
@@ -166,7 +167,7 @@ def test_after_an_answer_that_did_not_come_a_worker_asks_again(
 
     with monkeypatch.context() as patch:
         patch.setattr(Fetched, "get", stuck)
-        said = refusal(lambda: worker.fetch(held_of(name_of(1, 3)), other.address))
+        said = refusal(lambda: worker.fetch(held_of(name_of(1, 3)), other.address, 60))
         assert said == "torchrun does not answer: there was no progress for 1 s"
         over.set()
     assert content(worker.lease(name_of(1, 3))) == {3}
@@ -196,9 +197,71 @@ def test_a_connection_that_breaks_is_tried_twice_more(
         patch.setattr(Fetched, "_receive", received)
         worker = pod.worker()
         if failures == 2:
-            assert content(worker.fetch(held_of(name_of(1, 3)), other.address)) == {3}
+            assert content(worker.fetch(held_of(name_of(1, 3)), other.address, 60)) == {3}
         else:
-            assert "reset" in refusal(lambda: worker.fetch(held_of(name_of(1, 3)), other.address))
+            assert "reset" in refusal(lambda: worker.fetch(held_of(name_of(1, 3)), other.address, 60))
+
+
+def test_a_member_that_is_silent_is_waited_for_no_longer_than_the_ranks_wait(pods: MakePod) -> None:
+    """Those that need no piece from others would give up meanwhile, and the round with them."""
+    over = threading.Event()
+    pod, other = pods(), pods()
+    begin(1, pod, other)
+    save(other.worker(), name_of(1, 3))
+    with member(lambda _: over.wait(60)) as silent:
+        said = refusal(lambda: pod.worker().fetch(held_of(name_of(1, 3)), silent, 0.2))
+        assert said.endswith(f"did not come from {silent}: it was not there in time")
+        over.set()
+    assert content(pod.worker().fetch(held_of(name_of(1, 3)), other.address, 60)) == {3}
+    assert content(pod.worker().fetch(held_of(name_of(1, 3)), other.address, 0)) == {3}, "it is here"
+
+
+def test_who_waits_for_the_pieces_of_others_waits_no_longer_either(pods: MakePod) -> None:
+    pod, other = pods(), pods()
+    begin(1, pod, other)
+    with pod.keeper._fetched._one:
+        said = refusal(lambda: pod.worker().fetch(held_of(name_of(1, 3)), other.address, 0.1))
+    assert said.endswith("was not asked for: other pieces took all of the time")
+
+
+def test_a_member_that_has_failed_is_asked_for_no_more_pieces_in_this_resume(
+    pods: MakePod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each attempt may take minutes."""
+    monkeypatch.setattr(fetching, "RETRY_PAUSES", (0.0, 0.0))
+    pod, other = pods(), pods()
+    begin(1, pod, other)
+    worker, asked = pod.worker(), list[int]()
+
+    def breaks(sock: socket.socket) -> None:
+        asked.append(1)
+        raise ConnectionResetError(f"{sock} breaks")
+
+    with member(breaks) as address:
+        assert "was closed" in refusal(lambda: worker.fetch(held_of(name_of(1, 3)), address, 60))
+        assert len(asked) == 3
+        said = refusal(lambda: worker.fetch(held_of(name_of(1, 2)), address, 60))
+        assert said.endswith(f"{address} is asked no more, it has failed: the connection was closed")
+        assert len(asked) == 3
+        worker.resumed(None, 1)
+        refusal(lambda: worker.fetch(held_of(name_of(1, 2)), address, 60))
+        assert len(asked) == 6
+
+
+def test_a_member_that_had_hardly_any_time_has_not_failed(
+    pods: MakePod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one has used it up."""
+    over = threading.Event()
+    pod, other = pods(), pods()
+    begin(1, pod, other)
+    worker = pod.worker()
+    with member(lambda _: over.wait(60)) as address:
+        for stuck, failed in ((60, set[str]()), (0, {address})):
+            monkeypatch.setattr(wire, "STUCK_SECONDS", stuck)
+            assert "in time" in refusal(lambda: worker.fetch(held_of(name_of(1, 3)), address, 0.1))
+            assert set(pod.keeper._fetched._failed) == failed
+        over.set()
 
 
 def test_workers_that_ask_at_once_have_the_checksums_computed_once(
@@ -234,7 +297,7 @@ def test_an_answer_that_comes_after_its_round_is_not_kept(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Fetched, "_receive", late)
     with pytest.raises(RefusedError, match="let go of"):
-        fetched.get(fetched.epoch, held_of(name_of(1, 3)), "127.0.0.1:1", "token")
+        fetched.get(fetched.epoch, held_of(name_of(1, 3)), "127.0.0.1:1", "token", 60)
     assert fetched._pieces == {}
     with pytest.raises(RefusedError, match="let go of"):
-        fetched.get(0, held_of(name_of(1, 3)), "127.0.0.1:1", "token")
+        fetched.get(0, held_of(name_of(1, 3)), "127.0.0.1:1", "token", 60)

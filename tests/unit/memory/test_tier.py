@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import pickle
+import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,9 +19,11 @@ from elasticjob.checkpoint.memory_load import Pieces
 from elasticjob.checkpoint.ranks import Ranks
 from elasticjob.checkpoint.records import Token
 from elasticjob.checkpoint.trust import Planner
+from elasticjob.memory import decide
 from elasticjob.memory.decide import Candidate
 from elasticjob.memory.pieces import Save
 from tests.unit.memory.agents import Pod, begin
+from tests.unit.memory.peers import member
 
 MakePod = Callable[..., Pod]
 
@@ -130,11 +134,53 @@ def test_a_piece_in_the_place_of_another_one_is_refused_though_its_checksum_is_r
     tier.close()
 
 
+def held_elsewhere(pods: MakePod, path: Path, *steps: int) -> tuple[MemoryTier, list[Candidate], Pod]:
+    """One that holds nothing, and these saves of another pod, which are also in a third one."""
+    here, there, third = pods(), pods(), pods()
+    begin(1, there, third)
+    first = opened(there, path)
+    save_all(first, *steps)
+    first.close()
+    begin(2, here, there, third)
+    tier = opened(here, path)
+    assert tier.candidates() == []
+    found = decide.candidates([pod.worker().inventory() for pod in (there, third)], tier._folder)
+    alone = [
+        tuple(tuple(replace(one, ranks=(0,)) for one in piece) for piece in save.pieces) for save in found
+    ]
+    return tier, [replace(save, pieces=pieces) for save, pieces in zip(found, alone, strict=True)], here
+
+
+def at(candidate: Candidate, *addresses: str) -> Candidate:
+    """The same with the holders of its one piece at these addresses."""
+    (piece,) = candidate.pieces
+    moved = [
+        replace(one, inventory=replace(one.inventory, address=address))
+        for one, address in zip(piece, addresses, strict=True)
+    ]
+    return replace(candidate, pieces=(tuple(moved),))
+
+
+def test_a_holder_that_says_nothing_is_waited_for_half_as_long_as_ranks_wait(
+    pods: MakePod, tmp_path: Path
+) -> None:
+    """The others are in a collective meanwhile: the round would end."""
+    over = threading.Event()
+    tier, (candidate,), _ = held_elsewhere(pods, tmp_path, 1)
+    tier._ranks.timeout = 0.4
+    with member(lambda _: over.wait(60)) as silent:
+        problem = str(loaded(tier, at(candidate, silent, silent)))
+        over.set()
+    assert problem.count("it was not there in time") == 2
+    assert loaded(tier, candidate) == 1
+    tier.close()
+
+
 @pytest.mark.parametrize("rank", range(5))
 def test_each_rank_begins_with_another_piece(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With DDP all need all pieces, and would ask one holder after the other at the same time."""
     opened: list[int] = []
     monkeypatch.setattr(Pieces, "open", lambda _, number: opened.append(number))
     candidate = Candidate(Save(1, 1, 1, 7, 4), ((),) * 4)
-    Pieces(cast(Any, None), "", candidate, rank).open_all({3, 2, 1, 0})
+    Pieces(cast(Any, None), "", candidate, rank, 60).open_all({3, 2, 1, 0})
     assert opened == [(rank + after) % 4 for after in range(4)]
