@@ -426,9 +426,9 @@ class Keeper:
 
 
 def _first_opening() -> int:
-    """Of each round another: if a user has deleted what showed a round, another one may have its number, and
-    pieces of the two must not have the same names."""
-    return secrets.randbits(30) << 20
+    """The time in microseconds, which a piece's name has room for until 2255. If a user has deleted what
+    showed a round, another one may have its number: then the later one must be the newer."""
+    return time.time_ns() // 1000
 
 
 def _same_rank(one: PieceName, other: PieceName) -> bool:

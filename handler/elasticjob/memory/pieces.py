@@ -20,7 +20,7 @@ class Save(NamedTuple):
     round: int
     opening: int
     """A script may open its checkpoints again in the same round, or resume in them again, and save the same
-    step of another state: then this number is greater. It begins at another one in each round."""
+    step of another state: then this number is greater. In each round it begins at the time."""
     step: int
     world: int
     """The number of ranks, and of pieces."""

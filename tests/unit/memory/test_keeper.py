@@ -13,7 +13,7 @@ import pytest
 
 from elasticjob.memory import copies, fetching, keeper
 from elasticjob.memory.client import Agent, State
-from elasticjob.memory.pieces import PieceName
+from elasticjob.memory.pieces import PieceName, Save, parse
 from tests.unit.memory.agents import SIZE, Pod, begin, content, copied, held_of, name_of, refusal, save
 
 MakePod = Callable[..., Pod]
@@ -362,9 +362,17 @@ def test_what_is_asked_for_wrongly_ends_the_connection_and_nothing_else(pods: Ma
     assert pod.held() == ["1.3.0"]
 
 
-def test_two_rounds_of_one_number_have_different_openings(pods: MakePod) -> None:
-    """A user had deleted what showed the first one. Each rank would have loaded its own agent's state."""
-    one, other = pods(), pods()
-    for pod in (one, other):
+def test_of_two_rounds_of_one_number_the_later_one_has_the_greater_openings(
+    pods: MakePod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user had deleted what showed the first one, whose state was taken for the newer half of the time."""
+    clock, found = time.time_ns(), []
+    for later in range(20):
+        monkeypatch.setattr(time, "time_ns", lambda later=later: clock + later * 1_000_000)
+        pod = pods()
         pod.enter(7)
-    assert one.worker().opening != other.worker().opening
+        found += [pod.worker().opening for _ in range(8)]
+    assert found == sorted(set(found))
+    saves = [Save(1, 7, opening, 1000 - at, 1) for at, opening in enumerate(found)]
+    read = [parse(name_of(7, 1)._replace(save=one).fields()).save for one in saves]
+    assert read == sorted(saves)
