@@ -258,11 +258,17 @@ class MemoryTier:
         read: then nothing of the state has changed. Raises what DCP raises otherwise. Together."""
         seconds = self._ranks.timeout / 2  # ranks that need no piece wait for those that do
         pieces = Pieces(self._agent, self._mine, candidate, self._ranks.rank, seconds)
+        try:
+            return self._load(state, pieces, str(candidate.save), planner)
+        finally:
+            pieces.close()
+
+    def _load(self, state: dict[str, Any], pieces: Pieces, what: str, planner: Planner) -> int | str:
         shares = self._ranks.everywhere(pieces.read_share())
         if problem := next((share for share in shares if isinstance(share, str)), ""):
             return problem
         found = (share for share in shares if not isinstance(share, str))
-        index = WholeIndex(found, str(candidate.save), pieces.near())
+        index = WholeIndex(found, what, pieces.near())
         try:
             self._ranks.together(
                 partial(

@@ -84,6 +84,7 @@ class Pieces:
                 if not near:
                     self.from_peers.add(rank)
                 return mapped
+            mapped.close()
             where = "its own agent" if near else f"the agent at {holder.inventory.address}"
             problems.append(f"{holder.held.name} at {where}: {problem}")
         raise PieceError("; ".join(problems))
@@ -105,6 +106,10 @@ class Pieces:
             return mmap.mmap(descriptor, held.size, access=mmap.ACCESS_COPY)
         finally:
             os.close(descriptor)
+
+    def close(self) -> None:
+        """Map none of them any more: an error of DCP keeps what has raised it, and this, for a while."""
+        self._open.clear()
 
     def read_share(self) -> dict[int, Index] | str:
         """The indexes that this rank reads for all; or why one cannot be read."""

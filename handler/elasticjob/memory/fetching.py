@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from elasticjob.memory import decide, wire
 from elasticjob.memory.link import Link
@@ -20,7 +20,8 @@ RETRY_PAUSES = (0.5, 2.0)
 class Fetched:
     """One piece is got at a time. What is under way when the pieces are forgotten is cut, and an answer that
     comes later is not kept: it could be that of a round that has ended. A member that has failed is asked no
-    more until then: each attempt may take minutes, while all ranks wait.
+    more until then: each attempt may take minutes, while all ranks wait. Pieces of one save are kept: when
+    one of another save is asked for, all ranks have given up the first.
 
     ``gate`` and ``make_way`` are those of the ``Keeper``.
     """
@@ -50,6 +51,7 @@ class Fetched:
         try:
             with self._lock:
                 self._check(epoch, held.name)
+                self._free([one for one in self._pieces if one[0].name.save != held.name.save])
                 if (held, address) in self._pieces:
                     return os.dup(self._pieces[held, address])
                 if address in self._failed:
@@ -67,8 +69,11 @@ class Fetched:
             if self._link is not None:
                 self._link.cut()
             self._failed.clear()
-            while self._pieces:
-                os.close(self._pieces.popitem()[1])
+            self._free(list(self._pieces))
+
+    def _free(self, pieces: Iterable[tuple[Held, str]]) -> None:
+        for one in pieces:
+            os.close(self._pieces.pop(one))
 
     def _check(self, epoch: int, name: PieceName) -> None:
         if epoch != self._epoch:

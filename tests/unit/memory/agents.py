@@ -6,6 +6,7 @@ import os
 import socket
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 
 from elasticjob.memory.client import Agent, AgentError
 from elasticjob.memory.keeper import Keeper
@@ -123,6 +124,12 @@ def content(descriptor: int) -> set[int]:
         return set(os.pread(descriptor, SIZE, 0))
     finally:
         os.close(descriptor)
+
+
+def mapped() -> set[str]:
+    """The inodes of the agents' buffers that this process has mapped, also those of tests before."""
+    maps = Path("/proc/self/maps").read_bytes().decode(errors="replace").splitlines()
+    return {line.split()[4] for line in maps if "memfd:" in line}
 
 
 def refusal(call: Callable[[], object]) -> str:

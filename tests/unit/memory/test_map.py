@@ -18,7 +18,7 @@ from elasticjob.checkpoint.ranks import Ranks
 from elasticjob.checkpoint.records import Token
 from elasticjob.checkpoint.trust import Planner
 from elasticjob.memory.shelf import make_buffer
-from tests.unit.memory.agents import Pod, begin
+from tests.unit.memory.agents import Pod, begin, mapped
 
 GPU = torch.device("cuda", 0)
 SIZE = 1 << 16
@@ -62,12 +62,6 @@ def _is_mapped(address: int) -> bool:
         int(begin, 16) <= address < int(end, 16)
         for begin, end in (line.split()[0].split("-") for line in lines)
     )
-
-
-def _mapped() -> set[str]:
-    """The inodes of the agents' buffers that this process has mapped, also those of tests before."""
-    maps = Path("/proc/self/maps").read_bytes().decode(errors="replace").splitlines()
-    return {line.split()[4] for line in maps if "memfd:" in line}
 
 
 class Stream:
@@ -136,14 +130,14 @@ def test_a_buffer_is_registered_once_and_before_its_mapping_ends_no_more(
 
 def test_buffers_that_have_become_too_small_are_mapped_no_more(buffers: list[int]) -> None:
     """The agent has freed them, and does not count them."""
-    mappings, before = Mappings(), _mapped()
+    mappings, before = Mappings(), mapped()
     for descriptor in buffers[:2]:
         mappings.get(descriptor, ())
-    assert len(_mapped() - before) == 2
+    assert len(mapped() - before) == 2
     grown = make_buffer(2 * SIZE)
     mappings.drop_smaller(2 * SIZE)
     mappings.get(grown, ())
-    assert _mapped() - before == {str(os.fstat(grown).st_ino)}
+    assert mapped() - before == {str(os.fstat(grown).st_ino)}
     mappings.clear()
     os.close(grown)
 
@@ -209,7 +203,7 @@ def test_a_forked_process_keeps_neither_buffers_nor_the_connection_to_the_agent(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A worker of a data loader lives on when its rank has been killed."""
-    before = _mapped()
+    before = mapped()
     pod = Pod()
     begin(1, pod)
     worker: Any = pod.worker()
@@ -217,11 +211,11 @@ def test_a_forked_process_keeps_neither_buffers_nor_the_connection_to_the_agent(
     monkeypatch.setattr(memory, "_open", [tier])
     try:
         assert tier.save(1, {"weights": torch.arange(5)})
-        assert _mapped() - before
+        assert mapped() - before
         reading, writing = os.pipe()
         child = os.fork()
         if not child:
-            os.write(writing, f"{_mapped() - before} {worker._sock.fileno()}".encode())
+            os.write(writing, f"{mapped() - before} {worker._sock.fileno()}".encode())
             os._exit(0)
         os.close(writing)
         with os.fdopen(reading) as told:

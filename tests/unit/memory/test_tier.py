@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import threading
@@ -16,13 +17,14 @@ from torch.distributed.checkpoint.metadata import Metadata
 
 from elasticjob.checkpoint.memory import MemoryTier
 from elasticjob.checkpoint.memory_load import Pieces
+from elasticjob.checkpoint.memory_piece import PieceError
 from elasticjob.checkpoint.ranks import Ranks
 from elasticjob.checkpoint.records import Token
 from elasticjob.checkpoint.trust import Planner
 from elasticjob.memory import decide
 from elasticjob.memory.decide import Candidate
 from elasticjob.memory.pieces import Save
-from tests.unit.memory.agents import Pod, begin
+from tests.unit.memory.agents import Pod, begin, mapped
 from tests.unit.memory.peers import member
 
 MakePod = Callable[..., Pod]
@@ -134,8 +136,10 @@ def test_a_piece_in_the_place_of_another_one_is_refused_though_its_checksum_is_r
     tier.close()
 
 
-def held_elsewhere(pods: MakePod, path: Path, *steps: int) -> tuple[MemoryTier, list[Candidate], Pod]:
-    """One that holds nothing, and these saves of another pod, which are also in a third one."""
+def held_elsewhere(
+    pods: MakePod, path: Path, *steps: int
+) -> tuple[MemoryTier, list[Candidate], Pod, Pod, Pod]:
+    """One that holds nothing, these saves of another pod, which are also in a third one, and the pods."""
     here, there, third = pods(), pods(), pods()
     begin(1, there, third)
     first = opened(there, path)
@@ -148,7 +152,13 @@ def held_elsewhere(pods: MakePod, path: Path, *steps: int) -> tuple[MemoryTier, 
     alone = [
         tuple(tuple(replace(one, ranks=(0,)) for one in piece) for piece in save.pieces) for save in found
     ]
-    return tier, [replace(save, pieces=pieces) for save, pieces in zip(found, alone, strict=True)], here
+    return (
+        tier,
+        [replace(save, pieces=pieces) for save, pieces in zip(found, alone, strict=True)],
+        here,
+        there,
+        third,
+    )
 
 
 def at(candidate: Candidate, *addresses: str) -> Candidate:
@@ -166,13 +176,58 @@ def test_a_holder_that_says_nothing_is_waited_for_half_as_long_as_ranks_wait(
 ) -> None:
     """The others are in a collective meanwhile: the round would end."""
     over = threading.Event()
-    tier, (candidate,), _ = held_elsewhere(pods, tmp_path, 1)
+    tier, (candidate,), *_ = held_elsewhere(pods, tmp_path, 1)
     tier._ranks.timeout = 0.4
     with member(lambda _: over.wait(60)) as silent:
         problem = str(loaded(tier, at(candidate, silent, silent)))
         over.set()
     assert problem.count("it was not there in time") == 2
+    tier._ranks.timeout = 60
     assert loaded(tier, candidate) == 1
+    tier.close()
+
+
+def test_what_was_got_of_a_save_that_is_passed_over_makes_room_for_the_next(
+    pods: MakePod, tmp_path: Path
+) -> None:
+    """There is memory for one of them. Each piece of the newer one is another one, so it cannot be loaded."""
+    tier, (newer, older), here, *there = held_elsewhere(pods, tmp_path, 1, 2)
+    for holder, pod in zip(newer.pieces[0], there, strict=True):
+        replaced, other = (pod.keeper._shelf.pieces[one.pieces[0][0].held.name] for one in (newer, older))
+        os.pwrite(replaced.descriptor, os.pread(other.descriptor, other.size, 0), 0)
+        object.__setattr__(holder.held, "crc32", other.crc32)
+    fetched = here.keeper._fetched
+    fetched._gate = lambda _: "there is no memory for two" if fetched._pieces else ""
+    assert "is in the place of" in str(loaded(tier, newer))
+    assert len(fetched._pieces) == 1
+    assert loaded(tier, older) == 1
+    tier.close()
+
+
+def test_a_save_that_cannot_be_loaded_stays_mapped_in_no_error(
+    pods: MakePod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its memory would not be free until the next run of the garbage collector."""
+    pod = pods()
+    begin(1, pod)
+    tier = opened(pod, tmp_path)
+    save_all(tier, 1)
+    tier._buffers.clear()
+    before, seen, open_all = mapped(), list[set[str]](), Pieces.open_all
+
+    def fails(self: Pieces, ranks: Any) -> None:
+        open_all(self, ranks)
+        seen.append(mapped() - before)
+        raise PieceError("it is damaged")
+
+    monkeypatch.setattr(Pieces, "open_all", fails)
+    (candidate,) = tier.candidates()
+    gc.disable()
+    try:
+        assert loaded(tier, candidate) == "rank 0 cannot read it: it is damaged"
+        assert (len(seen[0]), mapped() - before) == (1, set())
+    finally:
+        gc.enable()
     tier.close()
 
 
