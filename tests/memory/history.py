@@ -115,7 +115,7 @@ class History:
         if self.calm and len(redone) > 1:
             raise Violation("M4", f"{loaded} was loaded after the loss of one, {redone} are done again")
         for worker in self.workers:
-            worker.pod.keeper.resumed(worker.key, loaded, self.opening)
+            worker.pod.keeper.resumed(worker.key, FOLDER, loaded, self.opening)
         self.ledger.resumed(loaded)
         self.saved = []
         self.step = loaded.step if loaded is not None else 0
@@ -233,7 +233,7 @@ class History:
             with suppress(RefusedError):
                 self._go_on(save)
                 if self.draw.random() < 0.5:
-                    worker.pod.keeper.resumed(worker.key, None, 1)
+                    worker.pod.keeper.resumed(worker.key, FOLDER, None, 1)
                 if worker.saves.last is not None:
                     step = worker.saves.last.save.step + 1
                     self.zombies[place] = worker, worker.save(step, self._state(worker, step))

@@ -239,10 +239,12 @@ class Checkpoints:
                 "greatest one is resumed, so a script that goes back to an earlier state has to count on"
             )
         self._reached = step
+        if step == self._last_step:
+            return  # also not to memory, where it could take the room of what another folder has there
         memory, memory_every = self._memory, self._memory_every or self._every
         if stops and not to_folder:
             to_folder = memory is None or not memory.all_stay()
-        if to_folder and step != self._last_step:
+        if to_folder:
             self._store(step, state)  # first: a drain does not wait for copies that do not help it
         if memory is None or memory.off or not (stops or step % memory_every == 0):
             return

@@ -293,7 +293,7 @@ class MemoryTier:
             if opening:
                 self._opening, self._saves = opening, Saves()
         try:
-            self._agent.resumed(save, self._opening)
+            self._agent.resumed(self._folder, save, self._opening)
         except AgentError as error:
             self._problem = str(error)
 

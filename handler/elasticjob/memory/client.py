@@ -124,10 +124,10 @@ class Agent:
         answer, _ = self._ask("open")
         return int(answer["opening"])
 
-    def resumed(self, save: Save | None, opening: int) -> None:
-        """All ranks have resumed, from this save in memory or (None) from elsewhere, and save with this
-        ``opening``."""
-        self._ask("resumed", save=save, opening=opening)
+    def resumed(self, folder: str, save: Save | None, opening: int) -> None:
+        """All ranks have resumed what is saved for this folder, from this save in memory or (None) from
+        elsewhere, and save with this ``opening``."""
+        self._ask("resumed", folder=folder, save=save, opening=opening)
 
     def _ask(
         self, what: str, descriptors: Sequence[int] = (), **fields: Any

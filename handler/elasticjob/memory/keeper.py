@@ -64,6 +64,8 @@ class Keeper:
         self._round = Round("", 0)
         self._began, self._openings = time.monotonic(), 0
         self._complete: Save | None = None
+        self._folder = ""
+        """Which one the workers of this round have resumed last."""
         self._all_stay = False
         self._off = ""
         self._fetched = Fetched(gate, make_way)
@@ -77,6 +79,7 @@ class Keeper:
         """The agent has entered a round: from now on it takes pieces of no other. Returns the round's key."""
         with self._changed:
             self._round, self._complete, self._all_stay = Round(job, number), None, False
+            self._folder = ""
             self._began, self._openings = time.monotonic(), _first_opening()
             self._waiting.clear()
             self._shelf.free_spare()
@@ -242,15 +245,17 @@ class Keeper:
             raise RefusedError(f"{held.name} is in another pod, and this one takes nothing from others")
         return self._fetched.get(epoch, held, address, members.token, seconds)
 
-    def resumed(self, key: str, save: Save | None, opening: int) -> None:
-        """All ranks have resumed, from this save in memory or (None) from elsewhere: let go of the rest. They
-        save with this ``opening``."""
+    def resumed(self, key: str, folder: str, save: Save | None, opening: int) -> None:
+        """All ranks have resumed, from this save in memory or (None) from elsewhere: let go of the rest of
+        this folder. They save with this ``opening``."""
         with self._changed:
             number = self._present(key).number
+            self._folder = folder
             self._fetched.forget()
             if save is None and self._off:
                 self._shelf.clear()
-            self._shelf.drop(decide.left_over(self._shelf.names(), save, number, opening), number)
+            names = [name for name in self._shelf.names() if name.folder == folder]
+            self._shelf.drop(decide.left_over(names, save, number, opening), number)
 
     # -- other members -----------------------------------------------------------------------------------
 
@@ -379,8 +384,9 @@ class Keeper:
         self._shelf.add(piece)
 
     def _spare_or_promise(self, key: str, size: int, *, own: bool, rank: int) -> int | None:
-        """A spare buffer. None: there is room for a new one, which ``_made`` makes. Before the gate denies
-        that, what others are making is awaited: a part of it is in use already, and would count twice."""
+        """A spare buffer. None: there is room for a new one, which ``_made`` makes. Before that is denied,
+        the pieces of other folders make room, which the script may come back to. Before the gate denies it,
+        what others are making is awaited: a part of it is in use already, and would count twice."""
         while True:
             self._present(key)
             if self._off:
@@ -391,16 +397,17 @@ class Keeper:
                 return descriptor
             if decide.room(self.limit, self._shelf.held(), rounded(size)):
                 self._shelf.free_spare()
-            why = decide.room(self.limit, self._shelf.held(), rounded(size))
-            if why:
-                raise RefusedError(why)
-            why = self._gate(rounded(size) + self._shelf.promised)
+            full = decide.room(self.limit, self._shelf.held(), rounded(size))
+            why = full or self._gate(rounded(size) + self._shelf.promised)
             if not why:
                 self._shelf.promised += rounded(size)
                 return None
-            if not self._shelf.promised:
+            if others := [name for name in self._shelf.names() if self._folder not in ("", name.folder)]:
+                self._shelf.drop(others, self._round.number)
+            elif full or not self._shelf.promised:
                 raise RefusedError(why)
-            self._changed.wait_for(lambda: not self._shelf.promised)
+            else:
+                self._changed.wait_for(lambda: not self._shelf.promised)
 
     # -- without the lock --------------------------------------------------------------------------------
 

@@ -109,7 +109,8 @@ class ForWorkers:
         elif what == "open":
             wire.send(sock, {"opening": keeper.open(key)})
         elif what == "resumed":
-            keeper.resumed(key, _save(message["save"]), int(message["opening"]))
+            folder, save = str(message["folder"]), _save(message["save"])
+            keeper.resumed(key, folder, save, int(message["opening"]))
             wire.send(sock, {})
         else:
             raise ValueError(f"a worker asks for {what!r:.80}, which is not known here")

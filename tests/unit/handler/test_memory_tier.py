@@ -420,6 +420,34 @@ def test_a_second_folder_of_a_script_has_no_memory(job: Job, caplog: pytest.LogC
     assert "another Checkpoints of this script has it" in caplog.text
 
 
+def test_a_script_of_two_folders_resumes_the_second_one_from_memory(job: Job, pod: Pod) -> None:
+    """It opens the first one on its way. There is room for the pieces of one folder."""
+    pod.keeper.limit = 2 << 16
+    ends = {"first": 4, "second": 3}
+
+    def phase(folder: str, until: int) -> int:
+        with Checkpoints(job.folder / folder, every=4, memory_every=1) as checkpoints:
+            done = step = checkpoints.resume(state(0))
+            for step in range(done + 1, until + 1):
+                checkpoints.save(step, state(step))
+                await_copies(checkpoints)
+            if folder == "first":
+                checkpoints.save(step, state(step), now=True)
+            assert checkpoints._memory is not None
+            assert checkpoints._memory.off == ""
+        return done
+
+    job.enter(1)
+    assert [phase(*one) for one in ends.items()] == [0, 0]
+    assert pod.held() == ["1.2.0", "1.3.0"]
+    job.enter(2)
+    assert [phase(*one) for one in ends.items()] == [4, 3]
+    assert pod.held() == ["1.3.0"]
+    job.enter(3)
+    assert phase("first", 6) == 4
+    assert pod.held() == ["3.5.0", "3.6.0"], "it makes room, else this folder would have no memory"
+
+
 def test_an_agent_that_goes_away_leaves_the_folder(job: Job, caplog: pytest.LogCaptureFixture) -> None:
     with job.open(1) as checkpoints:
         checkpoints.save(1, state(1))

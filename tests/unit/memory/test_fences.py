@@ -32,7 +32,7 @@ def test_a_worker_left_behind_by_an_earlier_round_is_refused(pods: MakePod) -> N
     assert "round is over" in refusal(lambda: zombie.take(name_of(1, 5), SIZE, descriptor))
     assert "round is over" in refusal(lambda: zombie.take(name_of(2, 5), SIZE, descriptor))
     assert "round is over" in refusal(lambda: zombie.lend(0, SIZE, None, ()))
-    assert "round is over" in refusal(lambda: zombie.resumed(None, 1))
+    assert "round is over" in refusal(lambda: zombie.resumed("f", None, 1))
     os.close(descriptor)
     assert pod.held() == []
 
@@ -233,7 +233,7 @@ def test_buffers_are_used_again_in_a_round_and_not_in_the_next(pods: MakePod) ->
     mapped = os.dup(worker.lend(0, SIZE, name_of(1, 6).save, ()))  # a worker that hangs there keeps it
     begin(2, pod)
     new = pod.worker()
-    new.resumed(name_of(1, 6).save, 1)
+    new.resumed("f", name_of(1, 6).save, 1)
     later = {save(new, name_of(2, 7)), save(new, name_of(2, 8), complete=name_of(2, 7).save)}
     assert later.isdisjoint({*used, os.fstat(mapped).st_ino})
     os.close(mapped)

@@ -61,7 +61,7 @@ def test_crash_after_crash_the_room_of_four_pieces_is_enough(pods: MakePod, inco
         workers = [a.worker(), b.worker()]
         for worker in workers:
             worker.inventory()
-            worker.resumed(newest, 1)
+            worker.resumed("f", newest, 1)
         last = 1 if number % 3 == 0 else 4
         for at in range(1, last + 1):
             assert step(workers, number, at, complete=at - 1) == ["", ""]
@@ -173,7 +173,7 @@ def test_the_buffer_of_a_piece_that_is_being_copied_is_not_used_again(pods: Make
     pod.enter(1)
     worker = pod.worker()
     early = save(worker, name_of(1, 3))
-    worker.resumed(None, 2)
+    worker.resumed("f", None, 2)
     later = name_of(1, 4)._replace(save=name_of(1, 4).save._replace(opening=2))
     assert save(worker, later) != early
     other.enter(1)
@@ -228,7 +228,7 @@ def test_a_piece_of_another_pod_is_got_once_for_all_workers_of_the_agent(pods: M
 
     assert len({os.fstat(one).st_ino for one in descriptors}) == 1
     assert [content(one) for one in descriptors] == [{3}, {3}]
-    first.resumed(None, 1)
+    first.resumed("f", None, 1)
     assert b.keeper._fetched._pieces == {}
 
 
@@ -337,7 +337,7 @@ def test_switched_off_it_takes_nothing_more_and_what_is_there_can_be_resumed_fro
     begin(2, a, b)
     worker = b.worker()
     assert {held.name for held in worker.inventory().held} == {name_of(1, 3, rank, 2) for rank in (0, 1)}
-    worker.resumed(None, 1)
+    worker.resumed("f", None, 1)
     assert b.held() == []
 
 

@@ -243,7 +243,7 @@ def test_a_member_that_has_failed_is_asked_for_no_more_pieces_in_this_resume(
         said = refusal(lambda: worker.fetch(held_of(name_of(1, 2)), address, 60))
         assert said.endswith(f"{address} is asked no more, it has failed: the connection was closed")
         assert len(asked) == 3
-        worker.resumed(None, 1)
+        worker.resumed("f", None, 1)
         refusal(lambda: worker.fetch(held_of(name_of(1, 2)), address, 60))
         assert len(asked) == 6
 
