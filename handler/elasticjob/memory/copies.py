@@ -126,7 +126,7 @@ class Copies(threading.Thread):
                 "complete": copy.complete,
             },
         )
-        answer = wire.receive(sock)
+        answer = wire.receive_answer(sock, piece.size)
         if "refused" in answer:
             raise ConnectionError(f"{members.partner} says: {answer['refused']}")
         crc32 = wire.send_piece(sock, copy.descriptor, piece.size)

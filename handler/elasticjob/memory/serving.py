@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 BACKLOG = 256
 UNDER_WAY_SECONDS = 10.0
-"""How often a worker hears that its answer is under way."""
+"""How often a worker or a member hears that its answer is under way."""
 
 
 class ForWorkers:
@@ -86,7 +86,8 @@ class ForWorkers:
         elif what == "lend":
             stale = [parse(one) for one in message["stale"]]
             size, complete = _size(message), _save(message["complete"])
-            descriptor = keeper.lend(key, int(message["rank"]), size, complete, stale)
+            with _under_way(sock):
+                descriptor = keeper.lend(key, int(message["rank"]), size, complete, stale)
             lent.add(inode(descriptor))
             _hand_over(sock, {}, descriptor)
         elif what == "take":
@@ -153,7 +154,8 @@ class ForMembers:
     def _put(self, sock: socket.socket, key: str, message: wire.Message) -> None:
         name, size = parse(message["name"]), _size(message)
         kept = [parse(one) for one in message["kept"]]
-        descriptor = self._keeper.make_room(key, name, size, kept, _save(message["complete"]))
+        with _under_way(sock):
+            descriptor = self._keeper.make_room(key, name, size, kept, _save(message["complete"]))
         try:
             wire.limit_waits(sock)
             wire.send(sock, {})
@@ -186,11 +188,12 @@ def _listening() -> socket.socket:
 
 @contextlib.contextmanager
 def _under_way(sock: socket.socket) -> Iterator[None]:
-    """Let a worker wait for as long as this takes: for a large piece, and for others that are got before."""
+    """Let the other side wait for as long as this takes: to make a large buffer, or to get a large piece and
+    others before it."""
     ended = threading.Event()
 
     def say() -> None:
-        with contextlib.suppress(OSError):  # the worker has gone
+        with contextlib.suppress(OSError):  # the other side has gone
             while not ended.wait(UNDER_WAY_SECONDS):
                 wire.send(sock, wire.UNDER_WAY)
 

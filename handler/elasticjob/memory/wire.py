@@ -29,7 +29,7 @@ CHUNK = 8 << 20
 """How much is checked at a time, so that it is sent while it is in the processor's cache."""
 SENT_AT_ONCE = 1 << 20
 UNDER_WAY: Message = {"under way": True}
-"""What an agent says to a worker, again and again, before an answer that takes long."""
+"""What an agent says, again and again, before an answer that takes long."""
 STUCK_SECONDS = 30
 """A send or receive that makes no progress for this long has failed."""
 SLOWEST = 1 << 20
@@ -50,6 +50,15 @@ def send(sock: socket.socket, message: Mapping[str, Any], descriptors: Sequence[
 def receive(sock: socket.socket) -> Message:
     """The next message. Raises ConnectionError if it does not come, ValueError if it is none."""
     return _parsed(sock, receive_exactly(sock, LENGTH.size))
+
+
+def receive_answer(sock: socket.socket, size: int) -> Message:
+    """The next message, after any number of those that say that it is under way, for as long as a piece of
+    this size may take. Raises what ``receive`` raises, and TimeoutError."""
+    ends = _end_of_piece(size)
+    while (answer := receive(sock)) == UNDER_WAY:
+        _check(ends)
+    return answer
 
 
 def receive_with_descriptors(sock: socket.socket) -> tuple[Message, list[int]]:

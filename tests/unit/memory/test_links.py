@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from devcluster.wait import wait_for
-from elasticjob.memory import client, fetching, serving, wire
+from elasticjob.memory import client, fetching, keeper, serving, wire
 from elasticjob.memory.fetching import Fetched, no_way
 from elasticjob.memory.link import Link
 from elasticjob.memory.refused import RefusedError
@@ -148,6 +148,38 @@ def test_a_worker_waits_for_a_piece_as_long_as_it_is_under_way(
             for rank in (0, 1)
         ]
         assert [content(one.result()) for one in getting] == [{3}, {3}]
+
+
+def test_a_buffer_that_takes_long_to_make_is_waited_for_by_a_worker_and_by_a_member(
+    pods: MakePod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory was off on all ranks after 120 s, and a copy has failed after 30."""
+    monkeypatch.setattr(client, "ANSWER_SECONDS", 1)
+    monkeypatch.setattr(serving, "UNDER_WAY_SECONDS", 0.1)
+    limit_waits = wire.limit_waits
+    monkeypatch.setattr(wire, "limit_waits", lambda sock, seconds=1: limit_waits(sock, seconds))
+
+    def slowly(size: int) -> int:
+        time.sleep(1.5)
+        return fetching.made(size)
+
+    pod, other = pods(), pods()
+    begin(1, pod, other)
+    worker = pod.worker()
+    monkeypatch.setattr(keeper, "made", slowly)
+    save(worker, name_of(1, 3))
+    wait_for(lambda: worker.state_of(name_of(1, 3)).ended, 60, "it is not copied")
+    assert worker.state_of(name_of(1, 3)).why == ""
+    assert other.held() == ["(1.3.0)"]
+
+
+def test_a_member_that_makes_a_buffer_for_ever_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "STUCK_SECONDS", -1)
+    near, far = socket.socketpair()
+    with near, far:
+        wire.send(far, wire.UNDER_WAY)
+        with pytest.raises(TimeoutError, match="too slow"):
+            wire.receive_answer(near, SIZE)
 
 
 def test_after_an_answer_that_did_not_come_a_worker_asks_again(
