@@ -156,7 +156,7 @@ class Checkpoints:
         damaged: dict[Name, str] = {}
         for one in _newest_first(in_memory, stored):
             if isinstance(one, Candidate):
-                loaded = self._load_from_memory(state, one, damaged)
+                loaded = self._load_from_memory(state, one, dict(stored), damaged)
             else:
                 loaded = self._load_from_folder(state, *one, damaged)
             if loaded is not None:
@@ -170,10 +170,14 @@ class Checkpoints:
         return _Loaded(0, Source.NOTHING)
 
     def _load_from_memory(
-        self, state: dict[str, Any], candidate: Candidate, damaged: Mapping[Name, str]
+        self,
+        state: dict[str, Any],
+        candidate: Candidate,
+        stored: Mapping[Name, Marker | str],
+        damaged: Mapping[Name, str],
     ) -> _Loaded | None:
         """None if a piece cannot be read: another checkpoint is tried, as if this one had never been.
-        ``damaged``: newer ones of the folder, which no longer count."""
+        ``damaged``: newer ones of those ``stored`` in the folder, which no longer count."""
         assert self._memory is not None
         save = candidate.save
         found = self._memory.load(state, candidate, Planner(self._weights_only, trained(state)))
@@ -181,8 +185,11 @@ class Checkpoints:
             self._say(logging.WARNING, f"passed over what is in memory of {save}: {found}")
             return None
         self._ranks.agreed(partial(self._directory.forget, frozenset(damaged)))
-        # It may be saved to the folder yet, where it is not.
-        self._last_step = save.step - 1
+        name = Name(self._token, save.step)
+        if isinstance(stored.get(name), Marker) and name not in damaged:
+            self._good, self._last_step = name, save.step  # what is complete must not be written over
+        else:
+            self._last_step = save.step - 1  # it may be saved to the folder yet
         self._say(
             logging.INFO,
             f"resumed from memory: step {save.step}, saved by {counted(save.world, 'rank')}, "

@@ -321,6 +321,29 @@ def test_what_was_resumed_from_memory_can_be_saved_to_the_folder(job: Job) -> No
     assert [path.parent.name[-8:] for path in (job.folder / "run").glob("*/complete.json")] == ["00000007"]
 
 
+@pytest.mark.parametrize("again", [True, False])
+def test_what_this_round_has_in_the_folder_is_not_written_over(job: Job, again: bool) -> None:
+    """While it is, its marker stands beside files that are half-written."""
+    checkpoints = job.open(1)
+    checkpoints.save(100, state(100))
+    await_copies(checkpoints)
+    checkpoints.wait()
+    (marker,) = (job.folder / "run").glob("*/complete.json")
+    before = (marker.stat().st_ino, marker.stat().st_mtime_ns)
+    if again:
+        checkpoints.close()
+        checkpoints = Checkpoints(job.folder / "run", every=100, memory_every=1)
+    found = state(0)
+    assert checkpoints.resume(found) == 100
+    said = read_resumed(str(job.folder))
+    assert said is not None
+    assert said.source == Source.MEMORY
+    checkpoints.save(100, found, now=True)
+    checkpoints.close()
+    assert (marker.stat().st_ino, marker.stat().st_mtime_ns) == before
+    assert stored(job) == [100]
+
+
 def stored(job: Job) -> list[int]:
     """The steps that the folder has."""
     return sorted(int(path.parent.name[-8:]) for path in (job.folder / "run").glob("*/complete.json"))
