@@ -307,6 +307,8 @@ class Checkpoints:
         finally:
             self._planner.end()
         self._good, self._last_step = name, last_step
+        if self._memory is not None:
+            self._memory.stored(name.step)
 
     def close(self) -> None:
         """Wait for the last save, and let another job use the folder at once, unless ``should_stop`` has

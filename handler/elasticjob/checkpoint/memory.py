@@ -91,6 +91,8 @@ class MemoryTier:
         """Whether all pieces have the copies that they should have."""
         self.off = ""
         """Why nothing is saved any more, on all ranks; "" while they save."""
+        self._needless = False
+        """Whether the agent has heard that nothing of it is needed."""
         self.saved = self.skipped = 0
         """How many saves there were, and how many were skipped because copies were under way."""
 
@@ -232,6 +234,17 @@ class MemoryTier:
             log.warning(
                 f"no more memory checkpoints in this round: {self.off}; saves go to {self._path} only"
             )
+
+    def stored(self, step: int) -> None:
+        """The folder has this step. If nothing more is saved to memory, its agent may let go of what it has
+        up to that: training needs the memory."""
+        if not self.off or self._needless or step < self._saves.step:
+            return
+        self._needless = True
+        try:
+            self._agent.resumed(self._folder, None, self._opening + 1)  # none of this opening is needed
+        except AgentError as error:
+            log.debug(f"the agent keeps what it has in memory: {error}")
 
     # -- resuming ----------------------------------------------------------------------------------------
 

@@ -517,6 +517,23 @@ def test_once_memory_is_off_no_state_is_gathered_for_it(job: Job) -> None:
         assert len(asked) == before
 
 
+def test_once_memory_is_off_and_the_folder_has_all_of_it_the_pods_let_go_of_it(job: Job, pod: Pod) -> None:
+    """After an OOM kill in one pod the others kept two parts for the rest of the round."""
+    with job.open(1) as checkpoints:
+        for step in (99, 100, 101):
+            checkpoints.save(step, state(step))
+            await_copies(checkpoints)
+        assert checkpoints._memory is not None
+        checkpoints._memory._switch_off("a container of this job was out of memory")
+        checkpoints.wait()
+        assert pod.held() == ["1.100.0", "1.101.0"], "step 101 is nowhere else"
+        checkpoints.save(102, state(102), now=True)
+        checkpoints.wait()
+        assert pod.held() == []
+    with job.open(2) as later:
+        assert later.resume(state(0)) == 102
+
+
 @pytest.mark.parametrize(("stays", "copied"), [(True, True), (True, False), (False, True)])
 def test_a_planned_change_saves_to_the_folder_unless_all_pods_stay_and_have_copies(
     job: Job, pod: Pod, other: Pod, monkeypatch: pytest.MonkeyPatch, stays: bool, copied: bool
