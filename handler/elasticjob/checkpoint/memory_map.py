@@ -70,7 +70,7 @@ class Mappings:
     def _let_go(self, inode: int) -> None:
         memory = self._buffers.pop(inode)
         device = self._registered.pop(inode, None)
-        if device is not None and _cudart().cudaHostUnregister(memory.data_ptr()):
+        if device is not None and int(_cudart().cudaHostUnregister(memory.data_ptr())):
             _take_pending_error(device)
 
     def _register(self, memory: torch.Tensor, device: torch.device) -> bool:

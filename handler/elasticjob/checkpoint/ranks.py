@@ -78,7 +78,8 @@ class Ranks:
         return [bool(number) for number in word.tolist()]
 
     def together(self, collective: Callable[[], T]) -> T:
-        """Call ``collective``. Raises LostRankError if the process group raises."""
+        """Call ``collective``. Raises LostRankError if the process group raises, whose errors look like any
+        other of torch."""
         try:
             return collective()
         except (CheckpointError, CheckpointException):
@@ -107,14 +108,15 @@ class Ranks:
         try:
             return made.result(self.timeout)
         except FutureTimeoutError:
-            raise self._lost("no connection to it can be made") from None
+            raise self._lost("no connection to another rank can be made") from None
         except RuntimeError as error:
             raise self._lost(error) from error
 
     def _lost(self, error: RuntimeError | str) -> LostRankError:
         return LostRankError(
-            f"rank {dist.get_rank()} waits for the others up to {self.timeout:g} s: one of them was lost, "
-            f"took longer, or cannot be reached; the process group says: {error}"
+            f"{error} (rank {dist.get_rank()} was in a step that all ranks take together: if these are the "
+            f"words of the process group, another rank was lost, took longer than {self.timeout:g} s, or "
+            "cannot be reached)"
         )
 
 

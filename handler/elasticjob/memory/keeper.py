@@ -18,6 +18,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from elasticjob.memory import decide, wire
@@ -349,14 +350,15 @@ class Keeper:
 
     def _sum(self) -> None:
         """Take the checksums that were not taken while copies were sent."""
-        with self._changed:
-            unsummed = [piece for piece in self._shelf.pieces.values() if piece.crc32 is None]
-            copies = [(piece, os.dup(piece.descriptor)) for piece in unsummed]
-        for piece, descriptor in copies:
-            try:
+        copies: list[tuple[Piece, int]] = []
+        with ExitStack() as stack:
+            with self._changed:
+                for piece in self._shelf.pieces.values():
+                    if piece.crc32 is None:
+                        copies.append((piece, os.dup(piece.descriptor)))
+                        stack.callback(os.close, copies[-1][1])
+            for piece, descriptor in copies:
                 piece.crc32 = wire.checksum(descriptor, piece.size)
-            finally:
-                os.close(descriptor)
 
     # -- with the lock -----------------------------------------------------------------------------------
 

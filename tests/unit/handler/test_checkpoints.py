@@ -8,13 +8,15 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from elasticjob.checkpoint import (
     Checkpoints,
+    LostRankError,
     NotSharedError,
     StaleRoundError,
     TrainState,
@@ -22,6 +24,7 @@ from elasticjob.checkpoint import (
     records,
 )
 from elasticjob.checkpoint.directory import Directory
+from elasticjob.checkpoint.ranks import Ranks
 from elasticjob.checkpoint.records import Marker, Name
 from elasticjob.checkpoint.storage import Folder
 from elasticjob.worker import stopping
@@ -39,6 +42,21 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Begin:
         return Checkpoints(tmp_path / "run", keep=1)
 
     return begun
+
+
+def test_an_error_of_torch_is_said_before_what_it_means_if_it_is_that_of_a_process_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A GPU without memory was said to be a lost rank, and what was wrong stood last."""
+
+    def fails() -> None:
+        raise RuntimeError("CUDA out of memory")
+
+    monkeypatch.setattr(dist, "get_rank", lambda: 3)
+    ranks = Ranks(20)
+    ranks.group = cast(dist.ProcessGroup, object())
+    with pytest.raises(LostRankError, match=r"^CUDA out of memory \(rank 3 was in a step .* than 20 s, "):
+        ranks.together(fails)
 
 
 def renewals() -> list[threading.Thread]:

@@ -320,6 +320,34 @@ def test_workers_that_ask_at_once_have_the_checksums_computed_once(
     assert [len(one.held) for one in found] == [1] * 4
 
 
+def test_checksums_that_cannot_be_computed_leave_no_descriptor_open(
+    pods: MakePod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod = pods()
+    pod.enter(1)
+    for rank in range(3):
+        save(pod.worker(), name_of(1, 3, rank, 3))
+    pod.meet("token")
+    pod.keeper._waiting.clear()
+    for piece in pod.keeper._shelf.pieces.values():
+        piece.crc32 = None
+    dup, made = os.dup, list[int]()
+
+    def noted(descriptor: int) -> int:
+        made.append(dup(descriptor))
+        return made[-1]
+
+    def fails(descriptor: int, size: int) -> int:
+        raise OSError(f"no memory to map {size} bytes of {descriptor}")
+
+    monkeypatch.setattr(os, "dup", noted)
+    monkeypatch.setattr(wire, "checksum", fails)
+    with pytest.raises(OSError, match="no memory"):
+        pod.keeper.inventory(pod.key)
+    assert len(made) == 3
+    assert not [one for one in made if os.path.exists(f"/proc/self/fd/{one}")]
+
+
 def test_an_answer_that_comes_after_its_round_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     fetched = Fetched(lambda _: "", no_way)
 

@@ -24,6 +24,16 @@ GPU = torch.device("cuda", 0)
 SIZE = 1 << 16
 
 
+class CudaError:
+    """What torch's functions of CUDA return: an enum that is true whatever it says."""
+
+    def __init__(self, code: int) -> None:
+        self._code = code
+
+    def __int__(self) -> int:
+        return self._code
+
+
 class Cudart:
     """Registers memory, or refuses with this code."""
 
@@ -41,19 +51,19 @@ class Cudart:
         yield
         self._current = None
 
-    def cudaHostRegister(self, address: int, size: int, flags: int) -> int:
+    def cudaHostRegister(self, address: int, size: int, flags: int) -> CudaError:
         assert flags == PORTABLE
         assert self._current == GPU, "another GPU gets a context"
         assert address not in self.registered, "registered twice"
         self.calls += 1
         if not self.code:
             self.registered[address] = size
-        return self.code
+        return CudaError(self.code)
 
-    def cudaHostUnregister(self, address: int) -> int:
+    def cudaHostUnregister(self, address: int) -> CudaError:
         assert _is_mapped(address), "the mapping has ended before"
         del self.registered[address]
-        return 0
+        return CudaError(0)
 
 
 def _is_mapped(address: int) -> bool:
@@ -126,6 +136,7 @@ def test_a_buffer_is_registered_once_and_before_its_mapping_ends_no_more(
     assert (cudart.calls, len(cudart.registered)) == (MAPPED + 1, MAPPED), "the first one was let go"
     mappings.clear()
     assert not cudart.registered
+    assert cudart.taken == [], "there was no error"
 
 
 def test_buffers_that_have_become_too_small_are_mapped_no_more(buffers: list[int]) -> None:
