@@ -101,9 +101,10 @@ def redone(lines: Sequence[Line], after: int) -> tuple[int, ...]:
 
 
 def skipped(lines: Iterable[Line], number: int) -> int:
-    """How many saves to memory the round had skipped in a row when it ended, or was about to skip: that of the
-    last step if copies of the save before were under way on a rank, or if a rank was killed before it could say
-    that they were not. Each step's line has how many were skipped by then, and whether copies are under way."""
+    """How many saves to memory the round had skipped in a row when it ended, or was about to skip. That of
+    the last step would be, if copies of the save before were under way on a rank; so it counts if a rank
+    was killed before it could say that they were not. Each step's line has how many were
+    skipped by then, and whether copies are under way."""
     own = [line for line in lines if line["round"] == number and "step" in line]
     if not own:
         return 0
