@@ -22,6 +22,7 @@ from elasticjob.contract.round_record import RoundRecord
 from elasticjob.contract.text import is_token
 from elasticjob.coordination.directory import NEVER, changed_at
 from elasticjob.coordination.reading import ended_well, taken_away
+from elasticjob.coordination.source import PAUSE_SECONDS
 from elasticjob.core.participant import AnnounceAgain, Enter, Membership, Participant, Stop
 from elasticjob.core.pauses import exponential
 from elasticjob.leases.writer import MAX_PAUSE_SECONDS, MIN_PAUSE_SECONDS
@@ -76,6 +77,8 @@ class Process(Host):
         self._list: Watch | None = None
         self._failed_at: float | None = None
         self._refused: dict[str, str] = {}
+        self._failures = {"write": 0, "read": 0}
+        """How many of the seat's requests have failed in a row."""
         self._fails = self._gives_up = False
         self._reported: RoundReport | None = None
         self._watch = Watch(self.api, self, history.lease, self._seen)
@@ -350,6 +353,7 @@ class Process(Host):
                     step = Rest(min(step.seconds, 0.1))
             yield step.seconds
             return
+        what = "write" if isinstance(step, Write) else "read"
         try:
             if isinstance(step, Write):
                 yield from self._write_round(step)
@@ -371,7 +375,11 @@ class Process(Host):
         except Conflict:
             seat.hear_conflict()
         except ApiError:
-            seat.hear_nothing(kernel.now, kernel.between(0.3, 0.8))
+            self._failures[what] += 1
+            pause = exponential(*PAUSE_SECONDS, self._failures[what])
+            seat.hear_nothing(kernel.now, kernel.between(0.8 * pause, 1.2 * pause))
+        else:
+            self._failures[what] = 0
 
     def _write_round(self, step: Write) -> Script:
         """As ``PeerSource._write``."""

@@ -34,7 +34,7 @@ from elasticjob.peers.sight import Sight
 
 logger = logging.getLogger(__name__)
 
-MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.3, 5.0
+PAUSE_SECONDS = (0.3, 5.0)
 """After a request that has failed. All participants of a run ask an API server that comes back."""
 
 
@@ -203,7 +203,7 @@ class PeerSource:
                 # A thread that ended would leave the run without this participant for ever.
                 logger.warning("coordinating failed; retrying", exc_info=True)
                 crashes += 1
-                time.sleep(exponential(MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS, crashes))
+                time.sleep(exponential(*PAUSE_SECONDS, crashes))
         self._close()
 
     def _close(self) -> None:
@@ -231,7 +231,7 @@ class PeerSource:
             seat.hear_ended(ended.pod, ended.uid)
 
     def _forget_old_write(self) -> None:
-        """What could not be written is decided on anew once the round Lease has changed. Mostly another
+        """What could not be written is decided on again once the round Lease has changed. Mostly another
         coordinates then, so that it is never tried again."""
         failed = self._failures.get("write")
         if failed is not None and failed.version != self._version():
@@ -290,7 +290,7 @@ class PeerSource:
             times = 1 if before is None else before.times + 1
             self._failures[what] = _Failure(str(error), version, times)
             logger.debug("Lease %s: %s", self._name, error)
-            pause = max(exponential(MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS, times), error.retry_after)
+            pause = max(exponential(*PAUSE_SECONDS, times), error.retry_after)
             with self._condition:
                 self._seat.hear_nothing(time.monotonic(), pause * random.uniform(0.8, 1.2))
         else:

@@ -50,7 +50,7 @@ def look(settled: Settled, sight: Sight, waits: Waits) -> Decision:
     """What should be settled now."""
     if settled.closed:
         return Decision(settled)
-    hear = partial(_hear, settled, sight)  # what a member reports of its round counts whatever else it claims
+    hear = partial(_hear, settled, sight)  # its report counts, also beside a claim that is not credible
     sight = sight.credible(settled.run, settled.state.number)
     view = RoundView(settled.state, settled.limits, waits, sight.wall, hear, present=sight.peers)
     view.set_members({m.id: _seen(settled, m, sight) for m in view.state.members})

@@ -56,9 +56,8 @@ BLIND_SECONDS = 30.0
 """How long a coordinator renews the round Lease although it does not see the participants: their list may
 take longer than others wait for a coordinator."""
 LOOKERS, LOOK_SECONDS = 8, 5.0
-"""Of the pods that wait for the name of another run so many look at its pods at once, and each further group
-of as many so much later: each looks at all Leases of the name, and mostly the first ones find that it is
-over."""
+"""Of the pods that wait for the name of another run, how many look at its pods at once, and how much later
+the next ones do. Each looks at all Leases of the name, and mostly the first ones find that it is over."""
 MOST_CONFLICTS = 2
 CONFLICT_SECONDS = 0.2
 """The pause after a conflict, between what was read and the next write."""

@@ -231,7 +231,9 @@ def test_a_process_that_has_started_after_one_that_ended_well_has_not_finished(
     """In the same pod: its state is late, and its end is no proof any more."""
     monkeypatch.setattr(Pods, "gone", lambda *_: {"uid-ended": "its container has ended with exit code 0"})
     monkeypatch.setattr(Pods, "finished", lambda _: frozenset({"uid-ended", "uid-again"}))
-    source._leases = cast(directory.Directory, SimpleNamespace(objects=dict, stop=lambda: None))
+    source._leases = cast(
+        directory.Directory, SimpleNamespace(objects=dict, stop=lambda: None, failed_seconds=lambda: None)
+    )
     sight = source._sight()
     assert sight is not None
     assert sight.finished == {"uid-ended"}
