@@ -17,8 +17,9 @@ from elasticjob.contract.record import Record
 from elasticjob.peers.election import MISSED_RENEWALS, MOST_IN_ORDER, ORDER_SECONDS
 from elasticjob.peers.kept_out import seconds
 from elasticjob.peers.run import Run, round_lease
-from elasticjob.peers.seat import MADE_AGAIN_SECONDS, UNSURE_SECONDS
+from elasticjob.peers.seat import LOOK_SECONDS, LOOKERS, MADE_AGAIN_SECONDS, UNSURE_SECONDS
 from elasticjob.peers.settled import RUNNING_RENEW, Settled
+from elasticjob.peers.silence import CATCH_UP_SECONDS
 from tests.peers.api import Api
 from tests.peers.faults import Faults
 from tests.peers.pods import PODS_SECONDS, Pod
@@ -56,6 +57,7 @@ class History:
         self.api.on_write = self.truth.wrote
         self.api.on_patch = self.truth.patches
         self.truth.knows, self.truth.heard, self.truth.ails = self._knows, self._heard, self.ails
+        self.truth.is_lossy = lambda: self.kernel.now - self.lossy_at < CATCH_UP_SECONDS
         self.truth.began = lambda stored: self.faults.began(stored)
         self.limits = Limits(rng.choice([0, 5]), 3, 10, 5, heartbeat_timeout=4)
         self.pods_in_sight = rng.random() < 0.4
@@ -69,6 +71,8 @@ class History:
         self.pods: dict[str, Pod] = {}
         self._made = 0
         self._calm = 0.0
+        self.lossy_at = float("-inf")
+        """When requests were last lost or late."""
         self._former: dict[str, float] = {}
         count = rng.randint(1, 5)
         minimum = rng.randint(1, count)
@@ -339,6 +343,7 @@ class History:
         api = self.api
         if api.away or api.forbids or api.lossy or api.lag > 1:
             self._calm = now
+        self.lossy_at = now if api.lossy or api.lag > 1 else self.lossy_at
         if any(pod.process.run.id != self.run.id for pod in self.pods.values() if not pod.deleted):
             self._calm = now
         copies = [s for name, s in api.leases.items() if name.startswith("copy-")]
@@ -362,7 +367,8 @@ class History:
             waits = (
                 announced is not None and announced.state == AnnouncedState.JOINING and process.waits_since
             )
-            if waits and now - since > (STANDBY_HEARS_SECONDS if runs else HEARS_SECONDS):
+            limit = STANDBY_HEARS_SECONDS if runs else HEARS_SECONDS
+            if waits and now - since > limit + process.turn // LOOKERS * LOOK_SECONDS:
                 raise Violation("P5", f"{process.name} has heard of no coordinator for {now - since:.1f} s")
 
 

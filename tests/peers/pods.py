@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,3 +38,8 @@ class Pod:
             "spec": {"containers": [{"name": "train"}]},
             "status": {"phase": "Running", "containerStatuses": [{"name": "train", "state": state}]},
         }
+
+
+def uid_of(body: Mapping[str, Any]) -> str:
+    """Of a pod."""
+    return str(body["metadata"]["uid"])

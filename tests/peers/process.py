@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from elasticjob.api.errors import ApiError, Conflict, NotFound
 from elasticjob.contract.fields import MAX_ID, RecordError
@@ -31,6 +31,7 @@ from elasticjob.peers.run import Run
 from elasticjob.peers.seat import LOOKERS, Seat
 from elasticjob.peers.sight import Peer, Sight
 from tests.peers.api import Stored, Watch
+from tests.peers.pods import uid_of
 from tests.peers.truth import Round
 from tests.simulation.kernel import Host, Script
 
@@ -63,7 +64,8 @@ class Process(Host):
         self.api, self.truth, rng = history.api, history.truth, history.kernel.rng
         self.skew = rng.choice([0.0, 0.0, -3600.0, 86_400.0]) if history.skewed else rng.choice([0.0] * 4)
         self.core = Participant(run.id)
-        self.seat = Seat(run, Identity(pod, uid), history.limits, rng.randint(0, 5), slot * LOOKERS // 2)
+        self.turn = slot * LOOKERS // 2
+        self.seat = Seat(run, Identity(pod, uid), history.limits, rng.randint(0, 5), self.turn)
         self.place: tuple[Round, int] | None = None
         self.exit = ""
         self.address_gone = False
@@ -471,11 +473,6 @@ class Process(Host):
             staying=frozenset(uid_of(b) for b in bodies if not taken_away(b)) if bodies is not None else None,
             round_lease=shown.stored.as_round() if shown is not None else None,
         )
-
-
-def uid_of(body: Mapping[str, Any]) -> str:
-    """Of a pod."""
-    return str(body["metadata"]["uid"])
 
 
 def endpoint_of(annotations: Mapping[str, str]) -> str:

@@ -95,6 +95,8 @@ class Truth:
         """Set by the history: whether the leader's report that this round is established is stored."""
         self.ails: Callable[[str], bool] = lambda _name: False
         """Set by the history: whether something is wrong with the pod of this name, or a path from it."""
+        self.is_lossy: Callable[[], bool] = lambda: False
+        """Set by the history: whether requests are lost or late, or were a moment ago."""
         self.began: Callable[[Stored], None] = lambda _stored: None
         """Set by the history: a round was published with this."""
         self._users = self._set_back = False
@@ -207,7 +209,8 @@ class Truth:
             one.ended = self.kernel.now
         if one is None or not one.trains or new.state.cause == "ScaledUp" or new.closed:
             return
-        if not self.heard(one) and self.ails(one.settled.state.members[0].name):
+        ails = self.is_lossy() or self.ails(one.settled.state.members[0].name)
+        if not self.heard(one) and ails:
             return  # it trains, and its leader cannot say so
         if not one.disturbed and self.kernel.now - self.wiped > 60.0:
             raise Violation("P4", f"round {old.state.number} was ended for {new.state.cause}: {new.message}")
