@@ -210,7 +210,9 @@ class History:
             self.faults.strike()
             kernel.run(kernel.between(0.0, 5.0) if rng.random() < 0.4 else kernel.between(5.0, 40.0))
         self._make_peace()
-        self._rest(self._patience(), STEADY_SECONDS, self._not_training)
+        self._rest(PEACE_SECONDS + self._kept_out_for(), STEADY_SECONDS, self._not_training)
+        if self._not_training():
+            self._rest(self._kept_out_for(), STEADY_SECONDS, self._not_training)
         if wrong := self._not_training():
             raise Violation("I6", wrong)
         if rng.random() < 0.5:
@@ -221,12 +223,11 @@ class History:
                 raise Violation("end", wrong)
         return self
 
-    def _patience(self) -> float:
-        """How long those that live may take to train together: longer if one is kept out of rounds, and if
-        members that have died at once are first missed by their renewals."""
+    def _kept_out_for(self) -> float:
+        """How much longer those that live may take to train together while one is kept out of rounds."""
         newest = self.newest()
         kept = [seconds(one) for one in newest.kept_out] if newest is not None else []
-        return PEACE_SECONDS + 2 * max(kept, default=0.0)
+        return 2 * max(kept, default=0.0)
 
     def _rest(self, longest: float, steady: float, wrong: Callable[[], str]) -> None:
         """Let time pass until nothing has been wrong for ``steady`` seconds, or for ``longest``."""
