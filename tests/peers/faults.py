@@ -277,9 +277,10 @@ class Faults:
         kernel.after(kernel.between(0.1, 12.0), later)
 
     def _wipe(self) -> None:
-        """The round Lease is deleted. Creation times are whole seconds, so a deletion in the first one is not
-        noticed: it is not played."""
-        if self._kernel.now < 1.5:
+        """The round Lease is deleted. Creation times are whole seconds, so a deletion in the first one of a
+        participant's Lease is not noticed: it is not played."""
+        made = [stored.created for name, stored in self._api.leases.items() if name != self._history.lease]
+        if self._kernel.now < max(made, default=0.0) + 1.5:
             return
         self._truth.wiped = self._kernel.now
         self._api.delete(self._history.lease)

@@ -31,7 +31,7 @@ MUTATIONS = [
     Mutation(("P6",), "P6 silence is counted by one clock", 600),
     Mutation(("P3", "P4"), "P7 what cannot be read is there"),
     Mutation(("I6",), "P7 what a participant claims to have seen is bounded", 1070, 10),
-    Mutation(("P4",), "P4 a failure is that of its own run", 0, 60),
+    Mutation(("P4",), "P4 a failure is that of its own run", 300, 60),
     Mutation(("end",), "P4 exit code 0 of a pod that is taken away is no success"),
     Mutation(("P8",), "P8 no run's Lease is taken while it may train"),
 ]

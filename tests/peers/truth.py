@@ -210,8 +210,9 @@ class Truth:
         if one is None or not one.trains or new.state.cause == "ScaledUp" or new.closed:
             return
         ails = self.is_lossy() or self.ails(one.settled.state.members[0].name)
-        if not self.heard(one) and ails:
-            return  # it trains, and its leader cannot say so
+        by_silence = "did not report" in new.message
+        if not self.heard(one) and (ails or not by_silence):
+            return  # it trains, and its leader cannot say so, or others had said before that it could not
         if not one.disturbed and self.kernel.now - self.wiped > 60.0:
             raise Violation("P4", f"round {old.state.number} was ended for {new.state.cause}: {new.message}")
 
