@@ -62,14 +62,10 @@ class Watch:
 
     def fail(self) -> None:
         """It ends with an error, and is opened again as soon as that is possible."""
-        self.close_for_now()
-        self._api.kernel.after(self._api.kernel.between(0.2, 1.0), self._begin)
-
-    def close_for_now(self) -> None:
-        """It brings nothing more, and its owner hears of that."""
         self.open = False
         self._api.watches.pop(self, None)
         self._failed()
+        self._api.kernel.after(self._api.kernel.between(0.2, 1.0), self._begin)
 
     def changed(self, stored: Stored) -> None:
         """The server has a change for it."""

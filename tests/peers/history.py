@@ -330,6 +330,7 @@ class History:
         """Once a second: P5, and processes that have ended by themselves."""
         self.kernel.after(1.0, self._check)
         now = self.kernel.now
+        self.lossy_at = now if self.api.lossy or self.api.lag > 1 else self.lossy_at
         for name, pod in list(self.pods.items()):
             process = pod.process
             if pod.ended is None and process.exit and process._peers.done:
@@ -344,7 +345,6 @@ class History:
         api = self.api
         if api.away or api.forbids or api.lossy or api.lag > 1:
             self._calm = now
-        self.lossy_at = now if api.lossy or api.lag > 1 else self.lossy_at
         if any(pod.process.run.id != self.run.id for pod in self.pods.values() if not pod.deleted):
             self._calm = now
         copies = [s for name, s in api.leases.items() if name.startswith("copy-")]

@@ -77,7 +77,7 @@ class Process(Host):
         self._known: dict[str, Known] | None = None
         self._before: tuple[dict[str, Known], float] = ({}, 0.0)
         self._list: Watch | None = None
-        self._failed_at: float | None = None
+        self._failed_at = NEVER
         self._refused: dict[str, str] = {}
         self._failures = {"write": 0, "read": 0}
         """How many of the seat's requests have failed in a row."""
@@ -468,7 +468,7 @@ class Process(Host):
             frozenset({self.seat.replaced} if suspected else ()),
             self._older(),
             self.seat.round_age(now),
-            failed=None if self._failed_at is None else now - self._failed_at,
+            failed=now - self._failed_at,
             finished=frozenset(uid_of(body) for body in bodies or () if ended_well(body)),
             staying=frozenset(uid_of(b) for b in bodies if not taken_away(b)) if bodies is not None else None,
             round_lease=shown.stored.as_round() if shown is not None else None,

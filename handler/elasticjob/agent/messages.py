@@ -92,8 +92,8 @@ def _no_right_is_missing(error: str) -> bool:
 def _refused(s: Settings, error: str, seconds: float) -> str:
     refused = f"the API server has refused this pod's requests for {seconds:.0f} s: {error}. "
     if "exceeded quota" in error:
-        needs = "A run without an operator needs one Lease for itself and one"
-        needs = needs if s.peers else "A Lease is needed"
+        run = "A run without an operator needs one Lease for itself and one"
+        needs = run if s.peers else "A Lease is needed"
         return refused + (
             f"{needs} for each pod in namespace {s.namespace}. A pod that has failed and is kept has one, "
             "too. Raise the quota's count/leases.coordination.k8s.io, or delete pods that have ended"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +12,7 @@ from typing import Any
 from elasticjob.api.auth_errors import AuthErrors
 from elasticjob.api.errors import ApiError, Forbidden
 from elasticjob.api.listing import Change, HttpListApi
-from elasticjob.core.pauses import exponential
+from elasticjob.api.retry import pause
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +62,7 @@ class Directory:
         """The objects when the watch was given up."""
         self._known_until = time.monotonic()
         """Since when they are not known, if they are not."""
-        self._failed_at: float | None = None
+        self._failed_at = NEVER
         self._deleted: dict[str, str] = {}
         self._asked = 0.0
         self._stopped = threading.Event()
@@ -90,10 +89,10 @@ class Directory:
         with self._lock:
             return time.monotonic() - self._known_until if self._objects is None else 0.0
 
-    def failed_seconds(self) -> float | None:
-        """How many seconds ago a request has failed last; None: none has."""
+    def failed_seconds(self) -> float:
+        """How many seconds ago a request has failed last; infinity: none has."""
         with self._lock:
-            return None if self._failed_at is None else time.monotonic() - self._failed_at
+            return time.monotonic() - self._failed_at
 
     def list_again(self) -> None:
         """Give the watch up: until the objects are listed again they are not known."""
@@ -145,8 +144,7 @@ class Directory:
                 logger.debug("%s: unexpected response", self._what, exc_info=True)
                 self._failed(ApiError(f"unexpected response ({type(error).__name__})"))
             failures += 1
-            pause = max(exponential(MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS, failures), retry_after)
-            self._stopped.wait(pause * random.uniform(0.8, 1.2))
+            self._stopped.wait(pause(MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS, failures, retry_after))
 
     def _failed(self, error: ApiError, given_up: bool = False) -> None:
         """``given_up``: so does a watch end that ``list_again`` has given up."""

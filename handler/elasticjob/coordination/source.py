@@ -14,6 +14,7 @@ from typing import Any
 from elasticjob.api.errors import ApiError, Conflict, Forbidden, NotFound
 from elasticjob.api.leases import Lease, read_lease
 from elasticjob.api.listing import HttpListApi
+from elasticjob.api.retry import pause
 from elasticjob.contract import names
 from elasticjob.contract.fields import RecordError
 from elasticjob.contract.limits import Limits
@@ -290,9 +291,9 @@ class PeerSource:
             times = 1 if before is None else before.times + 1
             self._failures[what] = _Failure(str(error), version, times)
             logger.debug("Lease %s: %s", self._name, error)
-            pause = max(exponential(*PAUSE_SECONDS, times), error.retry_after)
+            wait = pause(*PAUSE_SECONDS, times, error.retry_after)
             with self._condition:
-                self._seat.hear_nothing(time.monotonic(), pause * random.uniform(0.8, 1.2))
+                self._seat.hear_nothing(time.monotonic(), wait)
         else:
             self.auth_errors.record(None, what)
             self._failures.pop(what, None)

@@ -16,12 +16,12 @@ from typing import Protocol
 from elasticjob.api.auth_errors import AuthErrors
 from elasticjob.api.errors import ApiError
 from elasticjob.api.leases import Lease, LeaseApi
+from elasticjob.api.retry import pause
 from elasticjob.contract import names
 from elasticjob.contract.fields import RecordError
 from elasticjob.contract.reports import MAX_MESSAGE
 from elasticjob.contract.round_record import MemberList, RoundRecord
 from elasticjob.contract.text import one_line
-from elasticjob.core.pauses import exponential
 
 logger = logging.getLogger(__name__)
 
@@ -208,8 +208,7 @@ class LeaseRoundSource:
                 self._failed(ApiError(what))
             # Also after a regular end: a proxy before the API server may end every watch at once.
             tries += 1
-            pause = max(exponential(MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS, tries), retry_after)
-            if self._stop.wait(pause * random.uniform(0.8, 1.2)):
+            if self._stop.wait(pause(MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS, tries, retry_after)):
                 return
 
     def _failed(self, error: ApiError) -> None:

@@ -20,8 +20,8 @@ from typing import Any
 from elasticjob.api.auth_errors import AuthErrors
 from elasticjob.api.errors import ApiError, Conflict, NotFound, Unauthorized
 from elasticjob.api.leases import LeaseApi
+from elasticjob.api.retry import pause
 from elasticjob.contract.names import GROUP, UNTRACKED
-from elasticjob.core.pauses import exponential
 from elasticjob.core.renewal_schedule import RenewalSchedule
 from elasticjob.core.write_trouble import WriteTrouble
 
@@ -119,8 +119,7 @@ class LeaseWriter:
             except ApiError as error:
                 failures += 1
                 longest = REFUSED_PAUSE_SECONDS if isinstance(error, Unauthorized) else MAX_PAUSE_SECONDS
-                pause = exponential(MIN_PAUSE_SECONDS, longest, failures)
-                wait = max(pause, error.retry_after) * random.uniform(0.8, 1.2)
+                wait = pause(MIN_PAUSE_SECONDS, longest, failures, error.retry_after)
                 self._failed(error)
                 if self._trouble.failed(began, time.monotonic()):
                     self.on_trouble(str(error))

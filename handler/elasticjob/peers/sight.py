@@ -73,8 +73,8 @@ class Sight:
     coordinator does not see them."""
     round_lease: RoundLease | None = None
     """The round Lease as the watch of the participants' Leases shows it; None: it does not."""
-    failed: float | None = None
-    """How many seconds ago the watch of the participants' Leases failed; None: it has not."""
+    failed: float = float("inf")
+    """How many seconds ago the watch of the participants' Leases failed; infinity: it has not."""
     pending: frozenset[str] = frozenset()
     """Names of the pods in sight that have not started: they have no node yet, or no image."""
 

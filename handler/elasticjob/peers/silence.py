@@ -26,7 +26,8 @@ class Hearing:
 
     def __init__(self) -> None:
         self._confirmed: Mapping[str, float] = {}
-        """Names for which the Leases were listed: these may be judged by silence."""
+        """Names for which the Leases were listed, with the time of the look after that (infinity: it is the
+        next): these may be judged by silence. It counts while one is judged, or does not change its Lease."""
         self._unshown: tuple[RoundLease, float] | None = None
         """What it has written and its watch has not shown yet, and since when."""
         self._failed = float("-inf")
@@ -50,30 +51,21 @@ class Hearing:
 
     def must_list(self, unheard: Collection[str], sight: Sight, now: float) -> bool:
         """Whether the Leases have to be listed before these are judged: the watch may hang."""
-        unconfirmed, self._confirmed = confirm(self._confirmed, unheard, sight, now)
-        return unconfirmed
+        known = {
+            name: min(at, now)
+            for name, at in self._confirmed.items()
+            if name in unheard or (name in sight.peers and sight.peers[name].silent >= now - min(at, now))
+        }
+        new = {name: float("inf") for name in unheard if name not in known}
+        self._confirmed = {**known, **new}
+        return bool(new)
 
     def wait(self, unheard: Collection[str], sight: Sight, now: float) -> float:
         """For how many seconds these are not judged yet: the API server was away a moment ago, for others,
         too, and they try to write again after a pause."""
         if not unheard:
             return 0.0
-        ago = min(now - self._failed, float("inf") if sight.failed is None else sight.failed)
-        return max(0.0, CATCH_UP_SECONDS - ago)
-
-
-def confirm(
-    before: Mapping[str, float], unheard: Collection[str], sight: Sight, now: float
-) -> tuple[bool, dict[str, float]]:
-    """Whether the Leases have to be listed first; and names for which they were, with the time of the look
-    after that (infinity: it is the next). It counts while one is judged, or does not change its Lease."""
-    known = {
-        name: min(at, now)
-        for name, at in before.items()
-        if name in unheard or (name in sight.peers and sight.peers[name].silent >= now - min(at, now))
-    }
-    new = {name: float("inf") for name in unheard if name not in known}
-    return bool(new), {**known, **new}
+        return max(0.0, CATCH_UP_SECONDS - min(now - self._failed, sight.failed))
 
 
 def quiet_members(view: RoundView, sight: Sight) -> list[Peer]:

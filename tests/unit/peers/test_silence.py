@@ -74,7 +74,7 @@ class Survivor:
         self.lists = 0
         self.renewals: list[float] = []
         """When the leader renews its Lease."""
-        self.failed: float | None = None
+        self.failed = NEVER
         """When the API server was last away."""
         self.seat.hear(self.lease(self.settled), self.now)
 
@@ -95,8 +95,8 @@ class Survivor:
             for n, p in self.peers.items()
         }
         wall = BEGAN + timedelta(seconds=self.now)
-        failed = None if self.failed is None else self.now - self.failed
-        return Sight(there, wall, "nonce-2", round_lease=self.lease(self.settled), failed=failed)
+        shown = self.lease(self.settled)
+        return Sight(there, wall, "nonce-2", round_lease=shown, failed=self.now - self.failed)
 
     def play(self, until: float) -> None:
         """Until a round has ended."""

@@ -232,7 +232,7 @@ def test_a_process_that_has_started_after_one_that_ended_well_has_not_finished(
     monkeypatch.setattr(Pods, "gone", lambda *_: {"uid-ended": "its container has ended with exit code 0"})
     monkeypatch.setattr(Pods, "finished", lambda _: frozenset({"uid-ended", "uid-again"}))
     source._leases = cast(
-        directory.Directory, SimpleNamespace(objects=dict, stop=lambda: None, failed_seconds=lambda: None)
+        directory.Directory, SimpleNamespace(objects=dict, stop=lambda: None, failed_seconds=lambda: 0.0)
     )
     sight = source._sight()
     assert sight is not None
