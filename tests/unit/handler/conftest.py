@@ -13,6 +13,8 @@ from elasticjob.agent.resolver import shorten_lookups
 from elasticjob.agent.settings import Settings
 from tests.unit.handler.bench import Bench
 from tests.unit.handler.joining import Start
+from tests.unit.handler.memory_job import Job
+from tests.unit.memory.agents import Pod
 from tests.unit.memory_api import Leases, MemoryApi
 
 
@@ -51,3 +53,18 @@ def start(leases: Leases) -> Iterator[Start]:
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
+
+
+@pytest.fixture
+def pod() -> Iterator[Pod]:
+    made = Pod(limit=64 << 20)
+    yield made
+    made.close()
+
+
+other = pod
+
+
+@pytest.fixture
+def job(tmp_path: Path, pod: Pod, monkeypatch: pytest.MonkeyPatch) -> Job:
+    return Job(tmp_path, pod, monkeypatch)

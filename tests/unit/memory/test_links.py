@@ -124,12 +124,17 @@ def test_a_piece_that_is_being_got_when_a_new_round_begins_is_cut(pods: MakePod)
 # -- a worker waits for its agent --------------------------------------------------------------------------
 
 
+def hear_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker waits for a second, and hears much more often that its answer is under way."""
+    monkeypatch.setattr(client, "ANSWER_SECONDS", 1)
+    monkeypatch.setattr(serving, "UNDER_WAY_SECONDS", 0.1)
+
+
 def test_a_worker_waits_for_a_piece_as_long_as_it_is_under_way(
     pods: MakePod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also for those that its agent gets before: it gets one at a time."""
-    monkeypatch.setattr(client, "ANSWER_SECONDS", 1)
-    monkeypatch.setattr(serving, "UNDER_WAY_SECONDS", 0.1)
+    hear_soon(monkeypatch)
     receive_piece = wire.receive_piece
 
     def slowly(sock: socket.socket, descriptor: int, size: int) -> int:
@@ -154,8 +159,7 @@ def test_a_buffer_that_takes_long_to_make_is_waited_for_by_a_worker_and_by_a_mem
     pods: MakePod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Memory was off on all ranks after 120 s, and a copy has failed after 30."""
-    monkeypatch.setattr(client, "ANSWER_SECONDS", 1)
-    monkeypatch.setattr(serving, "UNDER_WAY_SECONDS", 0.1)
+    hear_soon(monkeypatch)
     limit_waits = wire.limit_waits
     monkeypatch.setattr(wire, "limit_waits", lambda sock, seconds=1: limit_waits(sock, seconds))
 

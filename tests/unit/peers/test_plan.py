@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from elasticjob.contract.fields import MAX_NUMBER
 from elasticjob.contract.reports import FailureReport
 from elasticjob.peers.pacing import MOST_EARLY_ENDS
 from elasticjob.peers.plan import GROWTH_SECONDS
@@ -171,33 +170,6 @@ def test_the_failure_that_another_run_has_left_in_a_lease_ends_no_round() -> Non
         assert failure.of(run, 1)
         assert FailureReport(1, 1).of(run, 1)
         assert not failure.of(run, 2)
-
-
-def test_silence_and_what_cannot_be_read_end_no_round() -> None:
-    """P4, P7."""
-    table = Table()
-    table.train("pod-0", "pod-1", "pod-2")
-    for name in list(table.peers):
-        table.silence(name, 10_000)
-    table.look(after=10_000)
-    assert table.told == (1, "Active", "")
-    del table.peers["pod-1"]
-    table.unreadable = frozenset({"pod-1"})
-    table.look(after=10_000)
-    assert table.told == (1, "Active", "")
-
-
-def test_what_the_leader_reports_counts_beside_a_claim_that_is_not_credible() -> None:
-    """P4: a user writes into its Lease, and its agent renews only what it has announced."""
-    table = Table()
-    table.join("pod-0", "pod-1", "pod-2")
-    table.look()
-    table.report("pod-0", established=True)
-    leader = table.peers["pod-0"]
-    table.peers["pod-0"] = replace(leader, record=replace(leader.record, seen_round=MAX_NUMBER))
-    table.look(after=60)
-    assert table.told == (1, "Active", "")
-    assert table.settled.state.established
 
 
 def test_all_have_succeeded() -> None:

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from elasticjob.contract.fields import MAX_NUMBER
 from elasticjob.contract.reports import RoundReport
 from elasticjob.coordination.directory import NEVER, RENEWS_SECONDS, changed_at
 from elasticjob.peers.round_lease import Identity, ListAgain, RoundLease, Write
@@ -56,6 +57,33 @@ def test_all_members_are_silent_and_nothing_proves_their_end() -> None:
     one_lives = all_silent(STANDSTILL_SECONDS)
     one_lives.silence("pod-1", 3.0)
     assert not one_lives.look().waiting
+
+
+def test_silence_and_what_cannot_be_read_end_no_round() -> None:
+    """P4, P7."""
+    table = Table()
+    table.train("pod-0", "pod-1", "pod-2")
+    for name in list(table.peers):
+        table.silence(name, 10_000)
+    table.look(after=10_000)
+    assert table.told == (1, "Active", "")
+    del table.peers["pod-1"]
+    table.unreadable = frozenset({"pod-1"})
+    table.look(after=10_000)
+    assert table.told == (1, "Active", "")
+
+
+def test_what_the_leader_reports_counts_beside_a_claim_that_is_not_credible() -> None:
+    """P4: a user writes into its Lease, and its agent renews only what it has announced."""
+    table = Table()
+    table.join("pod-0", "pod-1", "pod-2")
+    table.look()
+    table.report("pod-0", established=True)
+    leader = table.peers["pod-0"]
+    table.peers["pod-0"] = replace(leader, record=replace(leader.record, seen_round=MAX_NUMBER))
+    table.look(after=60)
+    assert table.told == (1, "Active", "")
+    assert table.settled.state.established
 
 
 class Survivor:
