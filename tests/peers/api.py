@@ -50,7 +50,7 @@ class Watch:
         failed: Callable[[], None] = lambda: None,
     ) -> None:
         self._api, self.host, self._only, self._take, self._failed = api, host, only, take, failed
-        self._due = 0.0
+        self._due = self._opened = 0.0
         self.open = self.stuck = False
         api.kernel.after(api.latency(), self._begin)
 
@@ -80,11 +80,16 @@ class Watch:
             self._failed()
             api.kernel.after(api.kernel.between(0.5, 3.0), self._begin)
             return
-        self.open, self.stuck = True, False
+        self.open, self.stuck, self._opened = True, False, api.kernel.now
         api.watches[self] = None
         if not self._only:
             self._due = max(self._due, api.kernel.now + api.list_seconds)
         self._send([s for s in api.leases.values() if self._only in ("", s.name)])
+
+    @property
+    def healthy_seconds(self) -> float:
+        """How long it has had no gap, as its host knows: not whether it hangs."""
+        return self._api.kernel.now - self._opened if self.open else 0.0
 
     @property
     def deaf(self) -> bool:

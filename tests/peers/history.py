@@ -23,7 +23,8 @@ from elasticjob.peers.silence import CATCH_UP_SECONDS
 from tests.peers.api import Api
 from tests.peers.faults import Faults
 from tests.peers.pods import PODS_SECONDS, Pod
-from tests.peers.process import Process, endpoint_of
+from tests.peers.process import Process
+from tests.peers.reading import endpoint_of
 from tests.peers.truth import Round, Truth, Violation
 from tests.simulation.kernel import Kernel
 
@@ -273,6 +274,11 @@ class History:
         stored = self.api.leases.get(name)
         return stored is not None and '"state":"Leaving"' in stored.annotations.get("participant", "")
 
+    def _shows_another_run(self, name: str) -> bool:
+        """Whether this pod was in another run, and its Lease still says so: it seems to wait there."""
+        stored = self.api.leases.get(name)
+        return stored is not None and stored.annotations.get("run") != self.run.id
+
     def _knows(self, settled: Settled) -> bool:
         """Whether a process that lives has seen this record, or a later one of its run. One that is frozen,
         or could not write until now, and whose Lease was deleted, is as good as gone: nothing shows that it
@@ -347,9 +353,8 @@ class History:
             self._calm = now
         if any(pod.process.run.id != self.run.id for pod in self.pods.values() if not pod.deleted):
             self._calm = now
-        copies = [s for name, s in api.leases.items() if name.startswith("copy-")]
-        if any(s.annotations.get("run") != self.run.id for s in copies):
-            self._calm = now  # a pod of the run before seems to wait
+        if any(self._shows_another_run(name) for name in self.living()):
+            self._calm = now
         newest = self.newest()
         deaf = {w.host for w in api.watches if w.deaf}
         for process in self._alive():

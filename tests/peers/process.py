@@ -3,23 +3,16 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from elasticjob.api.errors import ApiError, Conflict, NotFound
-from elasticjob.contract.fields import MAX_ID, RecordError
+from elasticjob.contract.fields import RecordError
 from elasticjob.contract.limits import Limits
-from elasticjob.contract.participant_record import (
-    LEADER_RENEW_SECONDS,
-    MEMBER_RENEW_SECONDS,
-    ParticipantRecord,
-)
+from elasticjob.contract.participant_record import LEADER_RENEW_SECONDS, MEMBER_RENEW_SECONDS
 from elasticjob.contract.reports import FailureReport, RoundReport
 from elasticjob.contract.round_record import RoundRecord
-from elasticjob.contract.text import is_token
 from elasticjob.coordination.directory import NEVER, changed_at
 from elasticjob.coordination.reading import ended_well, taken_away
 from elasticjob.coordination.source import PAUSE_SECONDS
@@ -29,9 +22,10 @@ from elasticjob.leases.writer import MAX_PAUSE_SECONDS, MIN_PAUSE_SECONDS
 from elasticjob.peers.round_lease import Done, Identity, ListAgain, Read, Rest, Step, TryPort, Write
 from elasticjob.peers.run import Run
 from elasticjob.peers.seat import LOOKERS, Seat
-from elasticjob.peers.sight import Peer, Sight
+from elasticjob.peers.sight import Sight
 from tests.peers.api import Stored, Watch
 from tests.peers.pods import uid_of
+from tests.peers.reading import Known, endpoint_of, read
 from tests.peers.truth import Round
 from tests.simulation.kernel import Host, Script
 
@@ -42,17 +36,6 @@ BEGAN = datetime(2026, 1, 1, tzinfo=timezone.utc)
 HEARTBEAT = 0.5
 QUIET = 10.0
 """How long a process sleeps where only an event, which wakes it, can change what it does."""
-
-
-@dataclass
-class Known:
-    """A Lease in a coordinator's list."""
-
-    stored: Stored
-    at: float
-    changed: float = NEVER
-    peer: Peer | None = None
-    """What it says, once it was read."""
 
 
 class Process(Host):
@@ -72,7 +55,7 @@ class Process(Host):
         """It has died, and nothing answers in its place."""
         self.frozen_at = self.hampered_at = 0.0
         self.waits_since: float | None = None
-        self._want: dict[str, str] = {"run": run.id, "slot": str(slot)}
+        self._want: dict[str, str] = {"run": run.id, "slot": str(slot), "pod": pod}
         self._dirty = False
         self._known: dict[str, Known] | None = None
         self._before: tuple[dict[str, Known], float] = ({}, 0.0)
@@ -187,11 +170,13 @@ class Process(Host):
         began = kernel.now
         leader = m.leader_endpoint.partition(":")[0]
         while self.history.apart(self.name, leader) is not None:
-            if kernel.now - began > m.limits.establish_timeout:
+            if min(kernel.now - began, self._watch.healthy_seconds) > m.limits.establish_timeout:
                 self._report_once(RoundReport(m.nonce, leader_lost=True))
             yield HEARTBEAT
             if self.core.end_reason():
                 return
+        if self._reported is not None and self._reported.nonce == m.nonce:
+            self._report_once(RoundReport(m.nonce))  # it accuses the leader no longer
         one = self.truth.enter(m.job_uid, m.number, m.nonce, rank, self)
         self.place = (one, rank)
         self._fails = self._gives_up
@@ -233,7 +218,7 @@ class Process(Host):
         report = None
         if m.group_rank == 0 and not one.established:
             missing = tuple(rank for rank in range(one.size) if rank not in one.inside)
-            if missing and now - began > limits.establish_timeout:
+            if missing and min(now - began, self._watch.healthy_seconds) > limits.establish_timeout:
                 report = RoundReport(m.nonce, unarrived_ranks=missing)
         elif m.group_rank == 0:
             silent = tuple(r for r in range(1, one.size) if self._lost(one, r, limits))
@@ -252,8 +237,11 @@ class Process(Host):
     def _lost(self, one: Round, rank: int, limits: Limits) -> bool:
         """A port that accepts and is not served yet is waited for, as ``elasticjob.watch.establish`` does."""
         now, process, timeout = self.kernel.now, one.inside.get(rank), limits.heartbeat_timeout
+        if process is None and rank in one.stopped:
+            return one.silent_for(rank, now) > 2.5
         if process is None:
-            return one.silent_for(rank, now) > (2.5 if rank in one.stopped else limits.establish_timeout)
+            waited = min(one.silent_for(rank, now), self._watch.healthy_seconds)
+            return waited > limits.establish_timeout
         apart = self.history.apart(self.name, process.name)
         return max(one.silent_for(rank, now), 0.0 if apart is None else now - apart) > timeout
 
@@ -275,7 +263,9 @@ class Process(Host):
                 self._dirty = True
                 failures += 1
                 pause = exponential(MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS, failures)
-                yield self.kernel.between(0.8 * pause, 1.2 * pause)
+                until = self.kernel.now + self.kernel.between(0.8 * pause, 1.2 * pause)
+                while self.kernel.now < until:  # what is said meanwhile waits, too
+                    yield until - self.kernel.now
 
     def _renewal(self) -> float:
         membership = self.core.membership
@@ -419,79 +409,27 @@ class Process(Host):
         if self._known is None or self.history.pods_unseen:
             return None
         now = self.kernel.now
-        peers, others, runs, said, unreadable = {}, {}, {}, {}, set()
-        for name, known in self._known.items():
-            a = known.stored.annotations
-            if "run" not in a:
-                continue
-            if a["run"] != self.run.id:
-                others[name], runs[name] = known.stored.holder, a["run"]
-                with contextlib.suppress(RecordError):
-                    said[name] = ParticipantRecord.parse(a.get("participant", ""))
-                continue
-            try:
-                known.peer = known.peer or _peer(known.stored)
-            except RecordError:
-                unreadable.add(name)
-            else:
-                p = known.peer
-                peers[name] = Peer(
-                    name,
-                    p.key,
-                    p.record,
-                    p.slot,
-                    p.report,
-                    p.unreadable_report,
-                    p.failure,
-                    None,
-                    now - known.at,
-                    now - known.changed,
-                )
+        wall = BEGAN + timedelta(seconds=now + self.skew)
+        nonce = f"{self.kernel.rng.getrandbits(40):010x}"
+        sight = read(self._known, self.run.id, now, wall, nonce)
         refused = {
-            p.key: "its port refuses" for p in peers.values() if self._refused.get(p.key) == p.record.endpoint
+            p.key: "its port refuses"
+            for p in sight.peers.values()
+            if self._refused.get(p.key) == p.record.endpoint
         }
         ended = self.history.ended_pods(now) if self.history.pods_in_sight else {}
         bodies = self.history.bodies(now) if self.history.pods_in_sight else None
         replaced, shown = self._known.get(self.seat.replaced), self._known.get(self.history.lease)
         suspected = replaced is not None and replaced.changed == NEVER and self.seat.replaced != self.name
-        wall = BEGAN + timedelta(seconds=now + self.skew)
-        return Sight(
-            peers,
-            wall,
-            f"{self.kernel.rng.getrandbits(40):010x}",
-            frozenset(unreadable),
-            {**refused, **ended},
-            self.history.live_pods() if self.history.pods_in_sight else None,
-            others,
-            runs,
-            said,
-            frozenset({self.seat.replaced} if suspected else ()),
-            self._older(),
-            self.seat.round_age(now),
+        return replace(
+            sight,
+            gone={**refused, **ended},
+            live_pods=self.history.live_pods() if self.history.pods_in_sight else None,
+            suspects=frozenset({self.seat.replaced} if suspected else ()),
+            older=self._older(),
+            round_age=self.seat.round_age(now),
             failed=now - self._failed_at,
             finished=frozenset(uid_of(body) for body in bodies or () if ended_well(body)),
             staying=frozenset(uid_of(b) for b in bodies if not taken_away(b)) if bodies is not None else None,
             round_lease=shown.stored.as_round() if shown is not None else None,
         )
-
-
-def endpoint_of(annotations: Mapping[str, str]) -> str:
-    """Where the agent listens, as its Lease says; "" if that cannot be read."""
-    try:
-        return ParticipantRecord.parse(annotations.get("participant", "")).endpoint
-    except RecordError:
-        return ""
-
-
-def _peer(stored: Stored) -> Peer:
-    a = stored.annotations
-    if not is_token(stored.holder, MAX_ID):
-        raise RecordError("its holder is no UID")
-    report, unreadable = None, False
-    try:
-        report = RoundReport.parse(a["report"]) if "report" in a else None
-    except RecordError:
-        unreadable = True
-    failure = FailureReport.parse(a["failure"]) if "failure" in a else None
-    record = ParticipantRecord.parse(a.get("participant", ""))
-    return Peer(stored.name, stored.holder, record, int(a["slot"]), report, unreadable, failure)

@@ -53,6 +53,8 @@ class Meeting:
                 if came_last:
                     self.wake_mates()
                 if len(keys.here) == m.size:
+                    if reported and m.group_rank:
+                        self._lease.write(report=RoundReport(m.nonce))
                     return m
                 arrived = True
             limit = m.limits.establish_timeout * (2 if arrived and m.group_rank else 1)

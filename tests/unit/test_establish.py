@@ -72,3 +72,19 @@ def test_a_member_that_waits_for_others_does_not_accuse_the_leader_first() -> No
         assert one.reports[1][0].leader_lost
     finally:
         one.end()
+
+
+def test_a_member_that_reaches_its_round_after_all_accuses_the_leader_no_longer() -> None:
+    """What reads its Lease only now must not end a round that trains."""
+    one = Round()
+    one.start(0)
+    one.start(1)
+    try:
+        one.wait(lambda: one.reports[1], "an operator that does nothing: the member gives the leader up")
+        assert one.reports[1][0].leader_lost
+        one.start(2)
+        one.wait(lambda: len(one.reports[1]) > 1, "the third comes after all")
+        assert one.reports[1][-1] == RoundReport("n")
+        assert one.reports[2] == []
+    finally:
+        one.end()

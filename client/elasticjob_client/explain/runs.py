@@ -285,7 +285,7 @@ def _peers(leases: Sequence[LeaseOf], run: str) -> Iterator[Peer]:
             record = ParticipantRecord.parse(lease.annotations.get(names.PARTICIPANT_ANNOTATION, ""))
         except RecordError:
             continue
-        if peer.run == run:
+        if peer.run == run and not peer.is_copied_to(lease.name):
             yield Peer(lease=lease, slot=peer.slot, record=record)
 
 

@@ -89,7 +89,8 @@ def controller_of(body: Mapping[str, Any], run: str) -> dict[str, str] | None:
 
 @dataclass(frozen=True)
 class _Read:
-    """A Lease that was read: of this run, of another, or unreadable (neither)."""
+    """A Lease that was read: of this run, of another, or unreadable (neither). ``copied``: it is none of a
+    pod."""
 
     body: Mapping[str, Any]
     peer: Peer | None = None
@@ -98,6 +99,9 @@ class _Read:
     """The id of that other run."""
     said: ParticipantRecord | None = None
     """What its participant has announced, as far as it can be read."""
+    report: RoundReport | None = None
+    """What it reports, if no more can be read."""
+    copied: bool = False
 
 
 class LeaseReader:
@@ -110,7 +114,8 @@ class LeaseReader:
     def peers(self, leases: Mapping[str, Seen], now: float) -> Sight:
         """The participants alone; what else is in sight is left at its defaults."""
         before, self._read = self._read, {}
-        peers, others, runs, said, unreadable = {}, {}, {}, {}, set()
+        peers, others, runs, said, reports = {}, {}, {}, {}, {}
+        unreadable = set()
         for name, seen in leases.items():
             if PEER_ANNOTATION not in ((seen.body.get("metadata") or {}).get("annotations") or {}):
                 continue
@@ -124,23 +129,34 @@ class LeaseReader:
                 others[name], runs[name] = one.other, one.run
                 if one.said is not None:
                     said[name] = one.said
-            else:
+            elif not one.copied:
                 unreadable.add(name)
-        wall = datetime.now(timezone.utc)
-        nonce = secrets.token_hex(4)
-        return Sight(peers, wall, nonce, frozenset(unreadable), others=others, other_runs=runs, said=said)
+                if one.report is not None:
+                    reports[name] = one.report
+        return Sight(
+            peers,
+            datetime.now(timezone.utc),
+            secrets.token_hex(4),
+            frozenset(unreadable),
+            others=others,
+            other_runs=runs,
+            said=said,
+            reports=reports,
+        )
 
     def _read_one(self, body: Mapping[str, Any]) -> _Read:
         lease = read_lease(body)
         try:
             peer = PeerRecord.parse(lease.annotations[PEER_ANNOTATION])
+            if peer.is_copied_to(lease.name):
+                return _Read(body, copied=True)
             if peer.run != self._run:
                 said = _optional(ParticipantRecord, lease.annotations.get(names.PARTICIPANT_ANNOTATION))
                 return _Read(body, other=lease.holder, run=peer.run, said=said)
             return _Read(body, _read_peer(lease, peer.slot))
         except RecordError as error:
             logger.debug("Lease %s is not read: %s", lease.name, error)
-            return _Read(body)
+            return _Read(body, report=_optional(RoundReport, lease.annotations.get(names.REPORT_ANNOTATION)))
 
 
 def _read_peer(lease: Lease, slot: int | None) -> Peer:

@@ -63,7 +63,7 @@ class PeerSource:
         self._run, self._me, self._open_api, self._changed = run, me, open_api, changed
         self._name = round_lease(run.name)
         self.labels: Mapping[str, str] = {RUN_LABEL: run.name}
-        peer = PeerRecord(run.id, slot, run.minimum, run.maximum)
+        peer = PeerRecord(run.id, slot, run.minimum, run.maximum, me.pod)
         self.introduction: Mapping[str, str] = {PEER_ANNOTATION.rpartition("/")[2]: peer.dump()}
         self._api = open_api()
         self._watch = LeaseRoundSource(

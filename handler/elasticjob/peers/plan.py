@@ -91,10 +91,12 @@ def _corrected(settled: Settled, view: RoundView, sight: Sight) -> Settled:
 def _hear(settled: Settled, sight: Sight, member: Member) -> Heard | None:
     """What was heard from this incarnation of a member; None: it is no longer known."""
     peer = sight.has(member.name, member.key)
+    report = peer.report if peer is not None else sight.reports.get(member.name)
+    report = report if report is not None and report.nonce == settled.state.nonce else None
     if peer is None:
-        return Heard(unreadable=True) if sight.is_there(member.name, member.key) else None
-    ours = peer.report is not None and peer.report.nonce == settled.state.nonce
-    return Heard(peer.report if ours else None, peer.unreadable_report, peer.silent, peer.renewed)
+        there = sight.is_there(member.name, member.key)
+        return Heard(report, unreadable=report is None) if there else None
+    return Heard(report, peer.unreadable_report, peer.silent, peer.renewed)
 
 
 def _seen(settled: Settled, member: Member, sight: Sight) -> Member:

@@ -37,6 +37,12 @@ class PeerRecord(Record, what="peer record"):
     minimum: Annotated[int, number(1, MAX_PEERS)] = 1
     maximum: Annotated[int, number(1, MAX_PEERS)] = 1
     """Its ``--nnodes``. Those of the first coordinator count."""
+    pod: Annotated[str, omitted(token(MAX_NAME))] = ""
+    """The name of its pod, and of its Lease; empty: an earlier version wrote it."""
+
+    def is_copied_to(self, lease: str) -> bool:
+        """Whether a user has copied it to the Lease of this name: no pod is behind that."""
+        return self.pod not in ("", lease)
 
 
 @dataclass(frozen=True)

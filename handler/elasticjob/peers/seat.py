@@ -163,7 +163,7 @@ class Seat:
         """A write has succeeded."""
         if written.claim or not written.version:
             self.replaced = "" if self.lease is None else Identity.parse(self.lease.holder).pod
-            self._began = {}
+            self._began, self._hearing = {}, Hearing(now)
         self._renewed, self._reread, self._conflicts = now, False, 0
         self._explained = bool(written.waiting)
         self.hear(lease, now)

@@ -44,7 +44,8 @@ class Sight:
     wall: datetime
     nonce: str
     unreadable: frozenset[str] = frozenset()
-    """Names of participants whose Leases can't be read: they are there, and no more is known."""
+    """Names of participants whose Leases can't be read: they are there, and no more is known than what they
+    report, perhaps."""
     gone: Mapping[str, str] = field(default_factory=dict)
     """The proof that an agent has ended, in words, by its pod's UID: its pod has ended, or its port refuses
     connections."""
@@ -75,6 +76,8 @@ class Sight:
     """The round Lease as the watch of the participants' Leases shows it; None: it does not."""
     failed: float = float("inf")
     """How many seconds ago the watch of the participants' Leases failed; infinity: it has not."""
+    reports: Mapping[str, RoundReport] = field(default_factory=dict)
+    """What those that are ``unreadable`` otherwise report, by name. The nonce shows of which round."""
     pending: frozenset[str] = frozenset()
     """Names of the pods in sight that have not started: they have no node yet, or no image."""
 

@@ -21,16 +21,16 @@ CATCH_UP_SECONDS = 15.0
 
 
 class Hearing:
-    """Whether a coordinator hears enough to judge by what it does not hear (P4). Times are monotonic seconds
-    of its process."""
+    """Whether a coordinator hears enough to judge by what it does not hear (P4). It does not know whether the
+    API server was away before it ``began`` to coordinate. Times are monotonic seconds of its process."""
 
-    def __init__(self) -> None:
+    def __init__(self, began: float = float("-inf")) -> None:
         self._confirmed: Mapping[str, float] = {}
         """Names for which the Leases were listed, with the time of the look after that (infinity: it is the
         next): these may be judged by silence. It counts while one is judged, or does not change its Lease."""
         self._unshown: tuple[RoundLease, float] | None = None
         """What it has written and its watch has not shown yet, and since when."""
-        self._failed = float("-inf")
+        self._failed = began
 
     def fail(self, now: float) -> None:
         """A request of this participant has failed."""

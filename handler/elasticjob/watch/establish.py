@@ -133,6 +133,8 @@ class Establishment:
                         self._connection.close()
                         self._connection.join()
                         return None
+                    if self._reported and not self._leads:
+                        self._agent.report(RoundReport(self._m.nonce))  # it accuses the leader no longer
                     return Established(self._connection, rank, port, self._workers)
             if own is not None and (self._late() or not own.passing):
                 self._abandon()

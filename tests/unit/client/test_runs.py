@@ -47,7 +47,7 @@ def participant(table: Table, name: str, **more: str) -> dict[str, Any]:
     own = {"elasticjob.dev/participant": peer.record.dump(), PEER_ANNOTATION: introduction}
     if peer.report is not None:
         own["elasticjob.dev/report"] = peer.report.dump()
-    return lease(name, {**own, **more}, peer.key)
+    return lease(name, {**own, **{f"elasticjob.dev/{key}": text for key, text in more.items()}}, peer.key)
 
 
 def round_of(settled: Settled, waiting: str = "", holder: str = "pod-1_uid") -> dict[str, Any]:
@@ -74,7 +74,7 @@ def table() -> Table:
 
 def test_status_of_a_run(server: Server, run: Run, table: Table) -> None:
     progress = ProgressReport(table.nonce, 0, 40, 0, 4000).dump()
-    leader = participant(table, table.members[0], **{"elasticjob.dev/progress": progress})
+    leader = participant(table, table.members[0], progress=progress)
     put(server, round_of(table.settled), leader, *(participant(table, name) for name in ("pod-1", "pod-2")))
     said = run("status", "mnist").stdout
     assert said.startswith("mnist is Training: round 1 with 2 members, leader pod-0, coordinator pod-1\n")
@@ -109,7 +109,7 @@ def test_a_round_trains_when_its_leader_says_that_all_have_met(
     body = round_of(table.settled)
     if noted:
         body["metadata"]["annotations"][STATE_ANNOTATION] = table.settled.rest().dump()
-    leader = participant(table, "pod-0", **{"elasticjob.dev/report": text})
+    leader = participant(table, "pod-0", report=text)
     put(server, body, leader, participant(table, "pod-1"))
     assert run("status", "mnist").stdout.startswith(f"mnist is {state}: round 1 with 2 members")
     (row,) = json.loads(run("list", "-o", "json").stdout)["items"]
@@ -131,7 +131,7 @@ def test_a_step_is_as_old_as_the_training_says(
     began = now - timedelta(seconds=before) if before is not None else None
     state = replace(table.settled.state, start=began, established=now)
     progress = ProgressReport(table.nonce, 0, 40, 1000, round(trained * 1000) - 1000).dump()
-    leader = participant(table, "pod-0", **{"elasticjob.dev/progress": progress})
+    leader = participant(table, "pod-0", progress=progress)
     body = round_of(table.settled)
     body["metadata"]["annotations"][STATE_ANNOTATION] = replace(table.settled, state=state).rest().dump()
     put(server, body, leader)
@@ -176,6 +176,15 @@ def test_a_list_has_runs_beside_jobs(server: Server, run: Run, table: Table) -> 
     assert (row["name"], row["state"], row["members"], row["round"]) == ("mnist", "Training", 2, 1)
     server.answers.update({key: value for key, value in jobs.items() if key.startswith(JOBS)})
     assert len(json.loads(run("list", "-o", "json").stdout)["items"]) == 2
+
+
+def test_a_lease_that_was_copied_is_no_pod(server: Server, run: Run, table: Table) -> None:
+    own = participant(table, "pod-2", peer=PeerRecord(RUN.id, 2, 2, 3, "pod-2").dump())
+    copied = {**own, "metadata": {**own["metadata"], "name": "a-copy"}}
+    put(server, round_of(table.settled), participant(table, "pod-0"), own, copied)
+    status = run("status", "mnist").stdout
+    assert "pod-2" in status
+    assert "a-copy" not in status
 
 
 @pytest.mark.parametrize("state", ["{", '{"version":1}', ""])

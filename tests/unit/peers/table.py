@@ -32,6 +32,7 @@ class Table:
         self.live_pods: dict[str, str] | None = None
         self.pending: frozenset[str] = frozenset()
         self.unreadable: frozenset[str] = frozenset()
+        self.reports: dict[str, RoundReport] = {}
         self.suspects: frozenset[str] = frozenset()
         self.finished: frozenset[str] = frozenset()
         self.staying: frozenset[str] | None = None
@@ -107,6 +108,7 @@ class Table:
             finished=self.finished,
             staying=self.staying,
             pending=self.pending,
+            reports=self.reports,
         )
         self.last = look(self.settled, sight, waits)
         self.settled, self._began = self.last.settled, waits.began

@@ -86,6 +86,24 @@ def test_what_the_leader_reports_counts_beside_a_claim_that_is_not_credible() ->
     assert table.settled.state.established
 
 
+@pytest.mark.parametrize(
+    ("nonce", "told"), [("nonce-1", (1, "Active", "")), ("nonce-0", (1, "Broken", "NotEstablished"))]
+)
+def test_what_the_leader_reports_counts_beside_what_cannot_be_read(nonce: str, told: object) -> None:
+    """P4: a user writes over its announcement before the coordinator has heard that the round is
+    established."""
+    table = Table()
+    table.join("pod-0", "pod-1", "pod-2")
+    table.look()
+    assert table.nonce == "nonce-1"
+    del table.peers["pod-0"]
+    table.unreadable = frozenset({"pod-0"})
+    table.reports = {"pod-0": RoundReport(nonce, established=True)}
+    table.look()
+    table.look(after=60)
+    assert table.told == told
+
+
 class Survivor:
     """The seat of pod-1, which coordinates a round of two, with a directory of Leases as
     ``elasticjob.coordination`` has it. The leader pod-0 has changed its Lease last at second 5."""
@@ -205,6 +223,20 @@ def test_so_it_has_after_a_request_of_the_coordinator_has_failed() -> None:
     one.seat.hear_nothing(one.now, 0.0)
     one.play(late + 12.0)
     assert one.settled.state.active
+
+
+def test_so_it_has_after_another_has_taken_over() -> None:
+    """It does not know whether the API server was away before."""
+    one = Survivor()
+    one.now = 20.0
+    one.version += 1
+    claim = Write(one.settled, version="1", claim="this agent cannot reach it any more")
+    one.seat.hear_written(one.lease(one.settled), claim, one.now)
+    one.accuse()
+    one.play(34.0)
+    assert one.settled.state.active
+    one.play(60.0)
+    assert one.settled.state.cause == "LeaderUnreachable"
 
 
 def test_a_leader_that_renews_is_believed() -> None:
