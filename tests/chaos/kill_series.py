@@ -31,6 +31,7 @@ from tests.chaos.kills import (
     Kill,
     Line,
     Planned,
+    copying,
     difference,
     goes_on,
     plan,
@@ -137,7 +138,14 @@ class Series:
         )
         took, lines = time.monotonic() - began, self._lines()
         return Kill(
-            kind, pods, number, redone(lines, number), self._sources(number), skipped(lines, number), took
+            kind,
+            pods,
+            number,
+            redone(lines, number),
+            self._sources(number),
+            skipped(lines, number),
+            copying(lines, number),
+            took,
         )
 
     def _well(self, pods: int, made: int) -> int:

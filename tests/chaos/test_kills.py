@@ -15,6 +15,7 @@ from tests.chaos.kills import (
     WELL_STEPS,
     Kill,
     Planned,
+    copying,
     curve,
     difference,
     goes_on,
@@ -82,21 +83,26 @@ def test_a_round_has_redone_what_an_earlier_one_had_trained() -> None:
         redone([*lines, began(2, 1, 4)], 1)
 
 
-def test_saves_that_were_skipped_before_the_end_are_counted() -> None:
-    def line(step: int, count: int, copying: bool = False, rank: int = 0) -> dict[str, Any]:
-        return {**trained(2, rank, step), "skipped": count, "copying": copying}
+def line(step: int, count: int, late: bool = False, rank: int = 0) -> dict[str, Any]:
+    return {**trained(2, rank, step), "skipped": count, "copying": late}
 
+
+def test_saves_that_were_skipped_before_the_end_are_counted() -> None:
     lines = [began(2, 0, 4), line(5, 0), line(6, 1), line(7, 1), line(8, 2), line(9, 3)]
     assert skipped(lines, 2) == 2
     assert skipped(lines[:4], 2) == 0
     assert skipped(lines[:3], 2) == 1
     assert skipped(lines, 3) == 0
     assert skipped([line(5, 0), line(6, 0)], 2) == 0
-    assert skipped([line(5, 0), line(6, 0, copying=True)], 2) == 1, "that of step 5 is not complete"
-    assert skipped([line(5, 0), line(6, 0), line(6, 0, copying=True, rank=1)], 2) == 1
-    assert skipped([line(5, 0), line(5, 0, rank=1), line(6, 0)], 2) == 1, "rank 1 could not say it"
-    assert skipped([*lines, line(10, 3, copying=True)], 2) == 1
-    assert skipped([*lines, line(10, 4, copying=True)], 2) == 4
+    assert skipped([*lines, line(10, 4)], 2) == 3
+
+
+def test_a_kill_before_a_save_that_would_have_been_skipped_is_known() -> None:
+    assert copying([line(5, 0), line(6, 0, late=True)], 2), "the save of step 5 is not complete"
+    assert copying([line(5, 0), line(6, 0), line(6, 0, late=True, rank=1)], 2)
+    assert copying([line(5, 0), line(5, 0, rank=1), line(6, 0)], 2), "rank 1 could not say it"
+    assert not copying([line(5, 0, late=True), line(6, 0)], 2)
+    assert not copying([line(5, 0, late=True)], 3)
 
 
 def test_of_a_step_that_was_redone_the_last_counts() -> None:
@@ -127,6 +133,7 @@ def test_one_step_may_be_redone_and_nothing_is_read_from_the_storage() -> None:
         "kill 1 (node, 3 pods, round 4): 2 steps were redone, expected at most 1"
     ]
     assert violations([Kill("agent", 4, 2, (3,), ("Peer",), skipped=2)]) == []
+    assert violations([Kill("agent", 4, 2, (2,), ("Peer",), copying=True)]) == []
     assert violations([Kill(SIZE, 3, 2, (0,), ("Storage",)), Kill(SIZE, 5, 3, (1,), ("Memory",))]) == [
         "kill 2 (change of size, 5 pods, round 3): 1 steps were redone, expected at most 0"
     ]
@@ -139,7 +146,7 @@ def test_one_step_may_be_redone_and_nothing_is_read_from_the_storage() -> None:
 
 
 def test_what_is_told() -> None:
-    kills = [kill(0), kill(1, "Peer"), Kill("node", 3, 5, (0, 0), ("Memory",), 2, 9.5)]
+    kills = [kill(0), kill(1, "Peer"), Kill("node", 3, 5, (0, 0), ("Memory",), 2, True, 9.5)]
     kills.append(Kill(SIZE, 5, 6, (0,), ("Memory",)))
     assert told(kills, 1.25e-7).splitlines() == [
         "3 kills: 2 worker, 1 node",
@@ -147,6 +154,7 @@ def test_what_is_told() -> None:
         "pods: 1 kills of 3, 2 kills of 4",
         "steps redone: 0 in 2, 1 in 1",
         "saves skipped before a kill: 2",
+        "killed while the save before the last step was copied: 1",
         "1 changes of size, steps redone: 0",
         "resumed from: Memory 3, Peer 1",
         "reads of the storage: 0",

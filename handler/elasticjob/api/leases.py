@@ -30,8 +30,9 @@ its own: those of a large job are opened within a second, and would all end with
 SILENT_WATCH_SECONDS = 75.0
 """The API server sends a bookmark about every 60 s: a watch that brings nothing for longer is dead."""
 MAX_EVENT_BYTES = 4_000_000
-MAX_RETRY_AFTER_SECONDS = 60.0
-"""The API server asks for seconds. What stands before it may ask for anything, also for a date."""
+MAX_RETRY_AFTER_SECONDS = 10.0
+"""The API server asks for seconds. What stands before it may ask for anything, also for a date; but others
+judge a participant by its silence when it could have written again (``peers.silence.CATCH_UP_SECONDS``)."""
 
 
 @dataclass(frozen=True)

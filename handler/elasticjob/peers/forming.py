@@ -94,6 +94,9 @@ def form_round(settled: Settled, view: RoundView, sight: Sight) -> Formed:
     if any(m.state == MemberState.SUCCEEDED for m in view.state.members):
         return Formed(failed="a member was lost after others had succeeded")
     if _misses_rounds(settled, sight):
+        unread = sorted(sight.unreadable)
+        if unread:  # which rounds these have seen is not known yet
+            return Formed(waiting=_doubt(unread, sight))
         before = replace(settled, state=view.state, unsure=True, left_out=False)
         return Formed(leave_out(before, sight.highest_seen(settled.run)))
     doubt = _possible_members(settled, view, sight)

@@ -222,7 +222,7 @@ def _over(settled: Settled, view: RoundView, sight: Sight, found: list[Finding])
         text = f"{in_a_row(early, 'round')} ended within a minute, without progress. The last: {best.message}"
         return _closed(settled, view, Outcome.FAILED, text, best.cause.value)
     over = replace(settled, state=ended(view.state, best.cause.value))
-    return leave_out(over, sight.highest_seen(settled.run))
+    return over if sight.unreadable else leave_out(over, sight.highest_seen(settled.run))
 
 
 def _step(view: RoundView, sight: Sight) -> int:

@@ -17,7 +17,7 @@ DEAF_SECONDS = 3.0
 """How long a watch may not bring what this coordinator has written until its Leases are listed again."""
 CATCH_UP_SECONDS = 15.0
 """How long others may take to write what they could not: the longest pause of ``elasticjob.leases.writer`` is
-12 s."""
+12 s, also where the server asks for more."""
 
 
 class Hearing:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from elasticjob.contract.reports import FailureReport
 from elasticjob.peers.pacing import MOST_EARLY_ENDS
 from elasticjob.peers.plan import GROWTH_SECONDS
-from elasticjob.peers.settled import made_again
 from tests.unit.peers.table import RUN, Table
 
 
@@ -412,29 +411,6 @@ def test_a_lease_of_which_there_is_no_pod_is_to_be_deleted_itself() -> None:
     assert "delete it, or its Lease where there is no such pod" in table.last.waiting
     del table.peers["copy-of-pod-0"]
     assert table.look().settled.state.active
-
-
-def test_a_record_that_has_missed_rounds_leaves_out_all_of_their_numbers() -> None:
-    """I4: it was made again by one that has heard of round 1 alone. The members of round 3 have announced
-    themselves after round 2, as those that wait for round 3 have."""
-    for phase in ("Active", "Broken"):
-        table = Table(minimum=1, maximum=3, last_call=0)
-        table.train("pod-0", "pod-1", "pod-2")
-        table.settled = made_again(
-            replace(table.settled, state=replace(table.settled.state, phase=phase)), sure=False
-        )
-        for name in ("pod-1", "pod-2"):
-            table.join(name)
-            member = replace(table.peers[name].record, seen_round=2)
-            table.peers[name] = replace(table.peers[name], record=member)
-        table.look()
-        assert table.told[:2] == (3, "Broken")
-        table.join("pod-0")
-        waiting = table.look(after=60).waiting
-        assert "pod-1, pod-2 may be in a round that is not known any more" in waiting
-        table.join("pod-1", "pod-2")
-        table.look()
-        assert (table.told, table.settled.unsure, table.settled.left_out) == ((4, "Active", ""), False, False)
 
 
 def fail_early(table: Table, times: int) -> list[float]:
