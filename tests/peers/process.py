@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
@@ -409,24 +408,24 @@ class Process(Host):
         if self._known is None or self.history.pods_unseen:
             return None
         now = self.kernel.now
-        wall = BEGAN + timedelta(seconds=now + self.skew)
-        nonce = f"{self.kernel.rng.getrandbits(40):010x}"
-        sight = read(self._known, self.run.id, now, wall, nonce)
+        found = read(self._known, self.run.id, now)
         refused = {
             p.key: "its port refuses"
-            for p in sight.peers.values()
+            for p in found["peers"].values()
             if self._refused.get(p.key) == p.record.endpoint
         }
         ended = self.history.ended_pods(now) if self.history.pods_in_sight else {}
         bodies = self.history.bodies(now) if self.history.pods_in_sight else None
         replaced, shown = self._known.get(self.seat.replaced), self._known.get(self.history.lease)
         suspected = replaced is not None and replaced.changed == NEVER and self.seat.replaced != self.name
-        return replace(
-            sight,
+        return Sight(
+            **found,
+            wall=BEGAN + timedelta(seconds=now + self.skew),
+            nonce=f"{self.kernel.rng.getrandbits(40):010x}",
             gone={**refused, **ended},
             live_pods=self.history.live_pods() if self.history.pods_in_sight else None,
             suspects=frozenset({self.seat.replaced} if suspected else ()),
-            older=self._older(),
+            older=self._older() if self.seat.unsure else frozenset(),
             round_age=self.seat.round_age(now),
             failed=now - self._failed_at,
             finished=frozenset(uid_of(body) for body in bodies or () if ended_well(body)),

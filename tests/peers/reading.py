@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from typing import Any
 
 from elasticjob.contract.fields import MAX_ID, RecordError
 from elasticjob.contract.participant_record import ParticipantRecord
 from elasticjob.contract.reports import FailureReport, RoundReport
 from elasticjob.contract.text import is_token
 from elasticjob.coordination.directory import NEVER
-from elasticjob.peers.sight import Peer, Sight
+from elasticjob.peers.sight import Peer
 from tests.peers.api import Stored
 
 
@@ -27,8 +27,8 @@ class Known:
     """What it says, once it was read."""
 
 
-def read(leases: Mapping[str, Known], run: str, now: float, wall: datetime, nonce: str) -> Sight:
-    """The participants alone; what else is in sight is left at its defaults."""
+def read(leases: Mapping[str, Known], run: str, now: float) -> dict[str, Any]:
+    """What a ``Sight`` has of the participants' Leases alone, by its fields' names."""
     peers, others, runs, said, reports = {}, {}, {}, {}, {}
     unreadable = set()
     for name, known in leases.items():
@@ -60,16 +60,14 @@ def read(leases: Mapping[str, Known], run: str, now: float, wall: datetime, nonc
                 now - known.at,
                 now - known.changed,
             )
-    return Sight(
-        peers,
-        wall,
-        nonce,
-        frozenset(unreadable),
-        others=others,
-        other_runs=runs,
-        said=said,
-        reports=reports,
-    )
+    return {
+        "peers": peers,
+        "unreadable": frozenset(unreadable),
+        "others": others,
+        "other_runs": runs,
+        "said": said,
+        "reports": reports,
+    }
 
 
 def endpoint_of(annotations: Mapping[str, str]) -> str:
