@@ -104,7 +104,7 @@ bench-jobs: $(READY) controlplane ## one operator and 10 to 1,000 jobs of 8: sta
 bench-peers: $(READY) controlplane ## rounds without an operator beside operator mode and c10d (not timed; needs an idle machine; ARGS="--n 8 --runs 3")
 	@$(BIN)/python -m benchmarks.peers $(ARGS)
 
-bench-rivals: $(READY) controlplane ## one training under six faults, by ours, c10d, torchft, NVRx and DLRover in turns (25 minutes; ARGS="--systems ours,torchft")
+bench-rivals: $(READY) controlplane ## one training under six faults, by ours, c10d, torchft, NVRx and DLRover in turns (half an hour; ARGS="--systems ours,torchft")
 	@$(BIN)/python -m benchmarks.rivals $(ARGS)
 
 chaos: $(READY) controlplane ## 8 torchruns under a fault every 10-20 s for 10 minutes (20 minutes in all; ARGS="--seed 7 --minutes 10 --pods 8")

@@ -2,8 +2,8 @@
 
 Each system trains the same model to the same step: three pods of one worker, at least two. On the way a
 worker is killed, an agent, rank 0's agent, and the node of the coordinator (store, master, lighthouse or
-operator) with the agent there; a pod is added, and one is removed. Written: minutes, steps redone, seconds
-lost by each fault, and what ended it, as rivals.json, .md and .png.
+operator) with the agent there; a pod is added, and is removed once it has trained. Written: minutes, steps
+redone, seconds lost by each fault, and what ended it, as rivals.json, .md and .png.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from benchmarks.rivals.judging import Result
 from benchmarks.rivals.nvrx import Nvrx
 from benchmarks.rivals.ours import Ours
 from benchmarks.rivals.run import LIMIT_SECONDS, PATIENCE_SECONDS, PODS, Plan, play
-from benchmarks.rivals.schedule import saved_every
+from benchmarks.rivals.schedule import saved_every, schedule
 from benchmarks.rivals.systems import System
 from benchmarks.rivals.torch_c10d import TorchC10d
 from benchmarks.rivals.torchft import Torchft
@@ -75,6 +75,7 @@ def main() -> None:
             "steps": plan.steps,
             "a step": f"{plan.seconds:g} s and its computation",
             "saved to storage every": f"{saved_every(plan.steps)} steps",
+            report.FAULTS: " / ".join(str(fault.step) for fault in schedule(plan.steps)),
         }
         for system in _systems(options.systems, plane):
             print(f"{system.name}:", flush=True)
@@ -97,7 +98,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument(
         "--systems", type=arguments.words(SYSTEMS), default=SYSTEMS, help=f"of {','.join(SYSTEMS)}"
     )
-    parser.add_argument("--steps", type=int, default=280, help="of the training, default %(default)s")
+    parser.add_argument("--steps", type=int, default=400, help="of the training, default %(default)s")
     parser.add_argument("--seconds", type=float, default=0.2, help="of a step, default %(default)s")
     parser.add_argument(
         "--patience",

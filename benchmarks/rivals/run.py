@@ -12,7 +12,17 @@ from pathlib import Path
 from benchmarks.rivals.environments import UnavailableError
 from benchmarks.rivals.judging import FINISHED, Result, Stamp, Struck, judge, newest_ranks
 from benchmarks.rivals.pods import RESTART_SECONDS, Pods, StampReader
-from benchmarks.rivals.schedule import ADDED, HOST, REMOVED, WORKER, Fault, saved_every, schedule, victim
+from benchmarks.rivals.schedule import (
+    ADDED,
+    HOST,
+    REMOVED,
+    WORKER,
+    Fault,
+    put_off,
+    saved_every,
+    schedule,
+    victim,
+)
 from benchmarks.rivals.systems import Session, System
 from benchmarks.rivals.training import Training
 
@@ -43,13 +53,20 @@ class Plan:
 class _Play:
     session: Session
     pods: Pods
+    steps: int
     pending: list[Fault]
     struck: list[Struck] = field(default_factory=list)
     coordinator_due: float | None = None
 
     def strike(self, stamps: Sequence[Stamp], reached: int) -> None:
-        """The next fault."""
+        """The next fault, if it is due."""
+        if not self.pending or reached < self.pending[0].step:
+            return
         fault = self.pending.pop(0)
+        added_trains = any(stamp.pod == PODS for stamp in stamps)
+        if fault.kind == REMOVED and not added_trains and (later := put_off(fault, self.steps)):
+            self.pending.insert(0, later)
+            return
         ranks = newest_ranks(stamps)
         note, pod = "", PODS
         at = time.monotonic()
@@ -57,7 +74,7 @@ class _Play:
             self.session.resize(PODS + 1)
             self.pods.start(PODS)
         elif fault.kind == REMOVED:
-            note = "" if any(stamp.pod == PODS for stamp in stamps) else "it had not trained yet"
+            note = "" if added_trains else "it had not trained yet"
             self.session.resize(PODS)
             self.session.removing(PODS)
             self.pods.remove(PODS)
@@ -100,7 +117,7 @@ def play(system: System, plan: Plan) -> Result:
             system.session(training, PODS, MINIMUM) as session,
             Pods(session, training) as pods,
         ):
-            played = _Play(session, pods, schedule(plan.steps) if plan.faults else [])
+            played = _Play(session, pods, plan.steps, schedule(plan.steps) if plan.faults else [])
             began = time.monotonic()
             for pod in range(PODS):
                 pods.start(pod)
@@ -121,8 +138,7 @@ def _until_end(played: _Play, reader: StampReader, plan: Plan, began: float) -> 
         now, stamps = time.monotonic(), reader.stamps()
         if (found := max((stamp.step for stamp in stamps), default=0)) > reached:
             reached, newest = found, now
-        if played.pending and reached >= played.pending[0].step:
-            played.strike(stamps, reached)
+        played.strike(stamps, reached)
         last = played.struck[-1].kind if played.struck else "the start"
         if played.pods.all_succeeded():
             if reached >= plan.steps:

@@ -12,6 +12,8 @@ HOST = "coordinator's node killed"
 ADDED = "pod added"
 REMOVED = "pod removed"
 KINDS = (WORKER, AGENT, LEADER, HOST, ADDED, REMOVED)
+PUT_OFF = 6
+"""How often the removal is put off, each time until after one more save."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +31,18 @@ def schedule(steps: int) -> list[Fault]:
     return [Fault(kind, 2 * every * number + every // 2) for number, kind in enumerate(KINDS, 1)]
 
 
+def put_off(fault: Fault, steps: int) -> Fault | None:
+    """The removal of a pod that has not trained yet, one save later: it would cost nothing now, nor would the
+    addition. None if it was put off often enough: a system may never let the pod train."""
+    every = saved_every(steps)
+    later = Fault(fault.kind, fault.step + every)
+    return later if later.step <= schedule(steps)[-1].step + PUT_OFF * every else None
+
+
 def saved_every(steps: int) -> int:
-    """How many steps lie between two saves to storage: there are two saves between two faults. Raises
-    ValueError if there are too few steps."""
-    saves = 2 * (len(KINDS) + 1)
+    """How many steps lie between two saves to storage: there are two saves between two faults, and one each
+    time that the removal is put off. Raises ValueError if there are too few steps."""
+    saves = 2 * (len(KINDS) + 1) + PUT_OFF
     if steps < 2 * saves:
         raise ValueError(f"{steps} steps, expected at least {2 * saves}")
     return steps // saves

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,17 +29,22 @@ from benchmarks.rivals.judging import (
     read,
     redone,
 )
+from benchmarks.rivals.run import PODS, _Play
 from benchmarks.rivals.schedule import (
+    ADDED,
     AGENT,
     HOST,
     KINDS,
     LEADER,
+    REMOVED,
     WORKER,
     Fault,
+    put_off,
     saved_every,
     schedule,
     victim,
 )
+from benchmarks.rivals.systems import Alone
 
 
 def _stamp(step: int, at: float, *, rank: int = 0, pod: int = 0, pid: int = 1) -> Stamp:
@@ -46,21 +52,59 @@ def _stamp(step: int, at: float, *, rank: int = 0, pod: int = 0, pid: int = 1) -
 
 
 def test_schedule_has_each_kind_once_with_equal_steps_between() -> None:
-    planned = schedule(280)
+    planned = schedule(400)
     assert [fault.kind for fault in planned] == list(KINDS)
     assert planned[0] == Fault(WORKER, 50)
     assert [fault.step for fault in planned] == [50, 90, 130, 170, 210, 250]
 
 
 def test_faults_come_in_the_middle_between_two_saves() -> None:
-    assert saved_every(280) == 20
-    assert {fault.step % saved_every(280) for fault in schedule(280)} == {10}
-    assert {fault.step % saved_every(28) for fault in schedule(28)} == {1}
+    assert saved_every(400) == 20
+    assert {fault.step % saved_every(400) for fault in schedule(400)} == {10}
+    assert {fault.step % saved_every(40) for fault in schedule(40)} == {1}
 
 
 def test_schedule_refuses_too_few_steps() -> None:
-    with pytest.raises(ValueError, match="27 steps, expected at least 28"):
-        schedule(27)
+    with pytest.raises(ValueError, match="39 steps, expected at least 40"):
+        schedule(39)
+
+
+def test_removal_is_put_off_by_a_save_each_time_and_leaves_steps_that_show_its_cost() -> None:
+    removals = [schedule(400)[-1]]
+    while later := put_off(removals[-1], 400):
+        removals.append(later)
+    assert [one.step for one in removals] == [250, 270, 290, 310, 330, 350, 370]
+
+
+class World(Alone):
+    """A session and its pods, of which it notes what happens to the one that is added."""
+
+    def __init__(self) -> None:
+        self.happened: list[str] = []
+
+    def start(self, pod: int) -> None:
+        self.happened.append(f"pod {pod} added")
+
+    def remove(self, pod: int) -> None:
+        self.happened.append(f"pod {pod} removed")
+
+
+@pytest.mark.parametrize(
+    ("trains", "removed", "note"), [(260, 270, ""), (999, 370, "it had not trained yet")]
+)
+def test_added_pod_is_removed_once_it_has_trained_or_after_a_bound(
+    trains: int, removed: int, note: str
+) -> None:
+    """Where it is removed before it has trained, neither its addition nor its removal costs anything."""
+    world: Any = World()
+    played = _Play(world, world, 400, schedule(400)[-2:])
+    for step in range(200, 400):
+        played.strike([_stamp(step, step), *([_stamp(step, step, pod=PODS)] if step >= trains else [])], step)
+    assert world.happened == ["pod 3 added", "pod 3 removed"]
+    assert [(one.kind, one.step, one.note) for one in played.struck] == [
+        (ADDED, 210, ""),
+        (REMOVED, removed, note),
+    ]
 
 
 def test_victims_differ_as_long_as_there_are_enough_pods() -> None:
@@ -155,9 +199,10 @@ def test_results_are_written_and_read_again(tmp_path: Path) -> None:
         "one", "1", "--flag", FINISHED, 1.5, 4, 2, 3, 0.2, 0.1, [Cost(WORKER, 1.0, 2.0)], [1.0, 2.0]
     )
     unable = Result("two", "2", "", "cannot be run here: needs glibc | 2.39")
-    report.write(tmp_path, {"steps": 28}, [done, unable])
+    written = {"steps": 40, report.FAULTS: "5 / 9"}
+    report.write(tmp_path, written, [done, unable])
     facts, results = report.read(tmp_path)
-    assert (facts, results) == ({"steps": 28}, [done, unable])
+    assert (facts, results) == (written, [done, unable])
     text = (tmp_path / "rivals.md").read_text()
     assert "| one | 1.50 | 2 | 3 | 0.1000 | finished |" in text
     assert "| two | - | - | - | - | cannot be run here: needs glibc \\| 2.39 |" in text
