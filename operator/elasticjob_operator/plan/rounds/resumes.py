@@ -66,5 +66,5 @@ def _sentence(number: int, resumed: Resumed) -> str:
     )
     return (
         f"round {number} resumed from storage (step {resumed.step}) although memory checkpoints are on: no "
-        f"newer state was complete in the memory of its pods{cost}"
+        f"newer state could be loaded from memory; rank 0's log says why{cost}"
     )
