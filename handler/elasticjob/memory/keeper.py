@@ -67,6 +67,9 @@ class Keeper:
         self._complete: Save | None = None
         self._folder = ""
         """Which one the workers of this round have resumed last."""
+        self._parts: dict[int, int] = {}
+        """By rank: the bytes of its part of the state, as far as it has saved in this round. A save to the
+        storage copies them once more, for which the gate leaves room."""
         self._all_stay = False
         self._off = ""
         self._fetched = Fetched(gate, make_way)
@@ -81,6 +84,7 @@ class Keeper:
         with self._changed:
             self._round, self._complete, self._all_stay = Round(job, number), None, False
             self._folder = ""
+            self._parts.clear()
             self._began, self._openings = time.monotonic(), _first_opening()
             self._waiting.clear()
             self._shelf.free_spare()
@@ -183,6 +187,7 @@ class Keeper:
             self._present(key)
             self._drop_superseded(complete)
             self._shelf.drop(stale, self._round.number)
+            self._parts[rank] = size
             descriptor = self._spare_or_promise(key, size, own=True, rank=rank)
         return self._made(key, size) if descriptor is None else descriptor
 
@@ -400,7 +405,7 @@ class Keeper:
             if decide.room(self.limit, self._shelf.held(), rounded(size)):
                 self._shelf.free_spare()
             full = decide.room(self.limit, self._shelf.held(), rounded(size))
-            why = full or self._gate(rounded(size) + self._shelf.promised)
+            why = full or self._too_little(rounded(size) + self._shelf.promised)
             if not why:
                 self._shelf.promised += rounded(size)
                 return None
@@ -411,13 +416,26 @@ class Keeper:
             else:
                 self._changed.wait_for(lambda: not self._shelf.promised)
 
+    def _too_little(self, size: int) -> str:
+        """Why ``size`` bytes more would leave too little memory, for a save to the storage as well."""
+        headroom = self._headroom()
+        why = self._gate(size + headroom)
+        if why and headroom:
+            why += f"; {decide.mebibytes(headroom)} of what it needs are for a save to the directory"
+        return why
+
+    def _headroom(self) -> int:
+        return sum(self._parts.values())
+
     # -- without the lock --------------------------------------------------------------------------------
 
     def _made(self, key: str, size: int) -> int:
         """A new buffer. To allocate it takes long, and holds up no other request."""
         descriptor = -1
+        with self._changed:
+            headroom = self._headroom()
         try:
-            self._make_way(rounded(size))
+            self._make_way(rounded(size) + headroom)
             descriptor = made(size)
         finally:
             with self._changed:

@@ -260,7 +260,7 @@ def test_what_is_being_made_does_not_count_twice(pods: MakePod, monkeypatch: pyt
         return fetching.made(size)
 
     monkeypatch.setattr(keeper, "made", slowly)
-    pod = pods(gate=lambda size: "" if used[0] + size <= 2 * SIZE else f"{2 * SIZE - used[0]} are free")
+    pod = pods(gate=lambda size: "" if used[0] + size <= 4 * SIZE else f"{2 * SIZE - used[0]} are free")
     begin(1, pod)
     first, second = pod.worker(), pod.worker()
     with ThreadPoolExecutor(2) as pool:
@@ -285,8 +285,57 @@ def test_the_gate_is_asked_before_memory_is_used(pods: MakePod) -> None:
     begin(1, pod)
     worker = pod.worker()
     save(worker, name_of(1, 3))
-    assert refusal(lambda: worker.lend(0, SIZE, None, ())) == "training needs the memory"
-    assert asked == [SIZE, SIZE]
+    assert refusal(lambda: worker.lend(0, SIZE, None, ())).startswith("training needs the memory")
+    assert asked == [2 * SIZE, 2 * SIZE]
+
+
+def limited(pods: MakePod, most: int) -> Pod:
+    """A pod whose container has this much memory for pieces and saves to the directory."""
+
+    def gate(size: int) -> str:
+        free = most - pod.held_bytes()
+        return "" if size <= free else f"{free // SIZE} are free"
+
+    pod = pods(gate=gate)
+    return pod
+
+
+@pytest.mark.parametrize("most", [9, 8])
+def test_room_is_left_for_a_save_to_the_directory(pods: MakePod, most: int) -> None:
+    """It copies each worker's part once more: with room for the buffers alone, the first one was too much."""
+    pod = limited(pods, most * SIZE)
+    begin(1, pod)
+    workers = [pod.worker(), pod.worker()]
+    for at in (1, 2):
+        for rank, worker in enumerate(workers):
+            if (most, at, rank) == (8, 2, 1):
+                why = refusal(lambda: workers[1].lend(1, 2 * SIZE, None, ()))
+                assert why == "4 are free; 1 MiB of what it needs are for a save to the directory"
+            else:
+                save(worker, name_of(1, at, rank, 2), size=(1 + rank) * SIZE)
+                assert copied(worker, name_of(1, at, rank, 2)) == ""
+    assert pod.held_bytes() + 3 * SIZE <= most * SIZE
+
+
+def test_copies_of_others_leave_that_room_too(pods: MakePod) -> None:
+    a, b = pods(), limited(pods, 3 * SIZE)
+    begin(1, a, b)
+    workers = [a.worker(), b.worker()]
+    for rank in (1, 0):
+        save(workers[rank], name_of(1, 1, rank, 2))
+        assert copied(workers[rank], name_of(1, 1, rank, 2)) == ""
+    save(workers[0], name_of(1, 2, 0, 2))
+    assert "1 are free" in copied(workers[0], name_of(1, 2, 0, 2))
+
+
+def test_warm_interpreters_make_way_for_a_save_to_the_directory_too() -> None:
+    """The gate has counted what they use as free."""
+    freed: list[int] = []
+    held = keeper.Keeper(100 * SIZE, lambda _: "", freed.append)
+    descriptor = held.lend(held.begin("job", 1), 0, SIZE, None, ())
+    assert freed == [2 * SIZE]
+    os.close(descriptor)
+    held.close()
 
 
 def test_a_state_that_has_grown_gets_new_buffers(pods: MakePod) -> None:
