@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.distributed.checkpoint.stateful import Stateful
 
-from elasticjob.checkpoint import CheckpointError, Checkpoints
+from elasticjob.checkpoint import CheckpointError, Checkpoints, StaleRoundError, memory
 from elasticjob.checkpoint.directory import Directory
 from elasticjob.checkpoint.memory import MemoryTier
 from elasticjob.checkpoint.records import Marker, Name
@@ -252,6 +252,30 @@ def test_a_former_round_s_pieces_stay_until_this_one_has_a_complete_save(job: Jo
         assert held() == ["1.3.0", "2.4.0"]
         later.save(5, state(5))
         assert held() == ["2.4.0", "2.5.0"]
+
+
+def test_a_rank_left_behind_by_an_earlier_round_saves_neither_to_memory_nor_to_the_folder(
+    job: Job, pod: Pod
+) -> None:
+    """The folder decides for itself which round may save there, with memory or without."""
+    left_behind = job.open(1)
+    left_behind.save(1, state(1))
+    await_copies(left_behind)
+    memory._open.clear()  # it is in another process than the next round's ranks
+    with job.open(2) as later:
+        assert later.resume(state(0)) == 1
+        left_behind.save(100, state(100))
+        with pytest.raises(StaleRoundError, match="round 2"):
+            left_behind.wait()
+        assert left_behind._memory is not None
+        assert "this worker's round is over" in left_behind._memory.off
+        assert (pod.held(), stored(job)) == (["1.1.0"], [])
+        later.save(2, state(2), now=True)
+        await_copies(later)
+    left_behind.save(200, state(200))
+    with pytest.raises(StaleRoundError, match="round 2"):
+        left_behind.close()
+    assert (pod.held(), stored(job)) == (["1.1.0", "2.2.0"], [2])
 
 
 def test_a_second_folder_of_a_script_has_no_memory(job: Job, caplog: pytest.LogCaptureFixture) -> None:
