@@ -47,6 +47,7 @@ class Plan:
     every: int = 2
     job: str = "job"
     wrapper: str = "fsdp"
+    """Or ddp, or none."""
     keep: int = 2
     kill: tuple[str, int, int] | None = None
     """(moment, rank, step): SIGKILL there."""
@@ -126,6 +127,8 @@ def train(rank: int, world_size: int, plan: Plan, outcome: dict[str, Any]) -> No
             loss = F.mse_loss(model(inputs[part]), inputs[part].sum(dim=1, keepdim=True))
             optimizer.zero_grad()
             torch.autograd.backward(loss)
+            if plan.wrapper == "none":
+                average(model)
             optimizer.step()
             total = loss.detach()
             dist.all_reduce(total)
@@ -146,7 +149,17 @@ def wrapped(model: nn.Module, wrapper: str) -> nn.Module:
             fully_shard(layer)
         fully_shard(model)
         return model
+    if wrapper == "none":
+        return model
     return nn.parallel.DistributedDataParallel(model)
+
+
+def average(model: nn.Module) -> None:
+    """What a wrapper does with gradients."""
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
 
 
 def trouble(rank: int, plan: Plan) -> None:

@@ -135,11 +135,19 @@ def test_a_lost_pod_costs_no_step_at_any_world_size(
         assert job.resumed()["pieces_from_peers"] > 0
 
 
-def test_another_wrapper_loads_it_too(job: Job, reference: dict[str, float]) -> None:
-    pods = job.make(2)
-    job.train(1, pods, 5, wrapper="ddp")
-    last = job.train(2, pods, 9, wrapper=WRAPPER)
+@pytest.mark.parametrize(
+    ("before", "ranks", "after", "then"),
+    [("ddp", 3, WRAPPER, 2), (WRAPPER, 2, "none", 3), ("none", 3, "ddp", 2)],
+    ids=["ddp to fsdp", "fsdp to none", "none to ddp"],
+)
+def test_another_wrapper_loads_it_too_at_another_world_size(
+    job: Job, reference: dict[str, float], before: str, ranks: int, after: str, then: int
+) -> None:
+    pods = job.make(ranks)
+    job.train(1, pods, 5, wrapper=before)
+    last = job.train(2, [*pods, *job.make(1)][:then], 9, wrapper=after)
     assert steps(last) == {5}
+    assert job.resumed()["from"] in ("Memory", "Peer")
     assert last[0]["losses"] == pytest.approx(reference, rel=1e-4)
 
 
