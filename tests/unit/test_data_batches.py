@@ -118,15 +118,32 @@ def test_a_loop_ends_with_an_error_if_something_else_has_moved_the_position() ->
     saved = batches.state_dict()
     next(steps)
     next(batches.ids())  # a look at one batch
-    with pytest.raises(RuntimeError, match=r"was sample 32 of epoch 0 .*, and is sample 48 of epoch 0 now"):
+    with pytest.raises(RuntimeError, match=r"was sample 32 of epoch 0 .* was set to sample 48 of epoch 0"):
         next(steps)
 
     steps = batches.ids()
     next(steps)
     batches.load_state_dict(saved)
-    with pytest.raises(RuntimeError, match="is sample 16 of epoch 0 now"):
+    with pytest.raises(RuntimeError, match="was set to sample 16 of epoch 0 since"):
         next(steps)
     assert batches.state_dict() == saved
+
+
+def test_a_loop_ends_with_an_error_even_if_another_one_has_come_to_the_same_position() -> None:
+    batches = batches_of(1)[0]
+    steps = batches.ids()
+    next(steps)
+    batches.seek(0)
+    next(batches.ids())
+    assert batches.taken == 16
+    with pytest.raises(RuntimeError, match="another loop over these GlobalBatches has taken a step"):
+        next(steps)
+
+    steps = batches.ids()
+    next(steps)
+    batches.load_state_dict(batches.state_dict())
+    with pytest.raises(RuntimeError, match="or they were loaded or moved"):
+        next(steps)
 
 
 class Curriculum(Numbered):

@@ -271,10 +271,10 @@ class GlobalBatches:
             batch = GlobalBatch(step.epoch, step.size, weights, loaded, ids)
             self._position = after
             yield batch
-            if self._position != after:
+            if self._position is not after:  # also if another loop has come to the same one
                 raise RuntimeError(
-                    f"the position was {_told(after)} after this loop's last step, and is "
-                    f"{_told(self._position)} now: another loop over these GlobalBatches has taken a step, "
+                    f"the position was {_told(after)} after this loop's last step, and was set to "
+                    f"{_told(self._position)} since: another loop over these GlobalBatches has taken a step, "
                     "or they were loaded or moved. Begin a new loop then; to look at samples, make others"
                 )
             batch._drop()
