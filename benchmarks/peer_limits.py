@@ -11,9 +11,10 @@ from benchmarks.results import Samples
 
 PEERS, LEASES_ALONE, WITH_PODS = "peers", "Leases alone", "with the right on pods"
 OPERATOR = "k8s"
+COORDINATOR = "coordinator"
 N = 8
 KILL_SECONDS = {WITH_PODS: 0.3, LEASES_ALONE: 3.5}
-"""From kill -9 of one of eight to the next round."""
+"""From kill -9 of one of eight to the next round: of a member, and of the coordinator, which is one, too."""
 REJOIN_RATIO = 1.3
 """The most that a re-join may take, in units of what it takes in operator mode."""
 
@@ -34,8 +35,9 @@ class Verdict:
 def verdicts(samples: Samples) -> Iterator[Verdict]:
     """Each limit, also if nothing was measured for it. One of several runs that did not end well is none that
     meets a limit."""
-    for variant, seconds in KILL_SECONDS.items():
-        yield _judged(samples, f"kill -9 of one of {N} to the next round, s", SHRINK, N, variant, seconds)
+    for what, who in ((SHRINK, f"a member, one of {N}"), (COORDINATOR, f"the coordinator, one of {N}")):
+        for variant, seconds in KILL_SECONDS.items():
+            yield _judged(samples, f"kill -9 of {who}, to the next round, s", what, N, variant, seconds)
     for n in samples.sizes(REJOIN, PEERS) or [N]:
         operator = samples.summary(REJOIN, n, OPERATOR)
         median = operator.median if operator is not None else None

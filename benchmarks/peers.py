@@ -28,7 +28,7 @@ from benchmarks.crew import CrewError, Participant, collect, start_zygote
 from benchmarks.environment import environment
 from benchmarks.k8s import LEASES, RBAC, ControlPlane, K8s, K8sSession, done
 from benchmarks.measures import REFORM_TIMEOUT_SECONDS, first_round, judge, tell_survivors
-from benchmarks.peer_limits import LEASES_ALONE, PEERS, WITH_PODS
+from benchmarks.peer_limits import COORDINATOR, LEASES_ALONE, PEERS, WITH_PODS
 from benchmarks.plan import JOIN, REJOIN, SHRINK, STEADY
 from benchmarks.results import JOB_DIED, OK, STORE_SHARING_OFF, TIMEOUT, Outcome, Samples
 from benchmarks.zygote import Zygote
@@ -43,7 +43,7 @@ RESULTS = Path(__file__).parent / "results"
 SIZES = (2, 8, 32, 128)
 RUNS = 5
 WINDOW_SECONDS = 60.0
-COORDINATOR, BOTH = "coordinator", "both"
+BOTH = "both"
 WHATS = (JOIN, REJOIN, SHRINK, COORDINATOR, BOTH, STEADY)
 _MERGE_PATCH = "application/merge-patch+json"
 _SECONDS = 60.0
