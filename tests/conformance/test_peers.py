@@ -213,7 +213,8 @@ def test_without_the_right_on_pods_losses_are_noticed_by_heartbeats(stage: Stage
 
 def test_the_coordinator_and_rank_0_die_at_once_and_nothing_but_their_ports_tells(stage: Stage) -> None:
     """No right on pods, and the dead coordinator is named by no one: without the look at its port the others
-    would wait for it as long as for one that rejoins."""
+    would wait for it as long as for one that rejoins. No Lease tells that wait from a shorter one: the limit
+    is far from both."""
     run = run_of(stage)
     run.create(4, minReplicas=2)
     run.take_right_on_pods()
@@ -236,6 +237,7 @@ def test_the_coordinator_and_rank_0_die_at_once_and_nothing_but_their_ports_tell
     finally:
         run.give_right_on_pods()
     assert [info.world_size for info in again] == [2, 2]
+    assert "its port refuses connections" in run.history[-1].message, [s.message for s in run.history]
     assert max(info.returned for info in again) - killed < Limits().rejoin_timeout - 15
 
 
