@@ -57,6 +57,13 @@ def check_run(name: str, run_id: str, minimum: int, maximum: int) -> Run:
             "the same id would be taken for this one, which is over. In a Job, take its UID: "
             f"{UID_OF_THE_JOB}"
         )
+    if "$(" in run_id or "${" in run_id:
+        raise RunError(
+            f"--rdzv-id is {run_id[:80]!r}, in which a variable was not replaced, but with rounds=peers each "
+            "run needs an id of its own. Kubernetes replaces $(RUN) in command and args if the container "
+            "has the variable RUN, "
+            f"and no ${{RUN}}. In a Job, take its UID: {UID_OF_THE_JOB}"
+        )
     if not is_token(run_id, MAX_ID):
         raise RunError(
             f"--rdzv-id is {run_id[:80]!r}, but with rounds=peers it must be at most {MAX_ID} printable "

@@ -8,10 +8,17 @@ from elasticjob.contract import names
 from elasticjob.peers.run import RUN_LABEL, Run, RunError, check_pod, check_run, round_lease
 
 
-@pytest.mark.parametrize("run_id", ["", "none"])
-def test_an_id_that_every_run_has_is_refused_with_the_lines_that_take_the_job_s(run_id: str) -> None:
+@pytest.mark.parametrize(
+    ("run_id", "found"),
+    [("", "empty"), ("none", "none"), ("$(RUN)", "'$(RUN)'"), ("night-${RUN}", "'night-${RUN}'")],
+)
+def test_an_id_that_every_run_has_is_refused_with_the_lines_that_take_the_job_s(
+    run_id: str, found: str
+) -> None:
+    """Kubernetes leaves a variable as it is that the container does not have."""
     with pytest.raises(RunError, match="each run needs an id of its own") as raised:
         check_run("mnist", run_id, 1, 2)
+    assert str(raised.value).startswith(f"--rdzv-id is {found}, ")
     assert "--rdzv-id=$(RUN)" in str(raised.value)
     assert "metadata.labels['batch.kubernetes.io/controller-uid']" in str(raised.value)
 
