@@ -154,6 +154,19 @@ def test_a_new_run_of_the_same_name_begins_when_the_one_before_is_over(stage: St
     assert newer.joined().world_size == 1
 
 
+def test_an_agent_that_comes_after_the_end_of_its_run_ends_with_0_and_warns(stage: Stage) -> None:
+    """It has trained nothing: a second torchrun in one container, or a run with an id that was taken."""
+    run = run_of(stage)
+    run.create(1)
+    stage.succeeded(stage.agent(Workers(work.happy)))
+    late = stage.agent(Workers(work.sad))
+    assert stage.ended(late) == [0]
+    (warning,) = [line for line in late.text().splitlines() if "has trained nothing" in line]
+    assert " elasticjob W the job is complete" in warning
+    assert f"Run conformance of {run.name} is over" in warning
+    assert run.causes() == ["Started"]
+
+
 def test_of_two_runs_that_begin_at_once_one_trains_and_the_other_is_told(stage: Stage) -> None:
     run = run_of(stage)
     run.create(1)
