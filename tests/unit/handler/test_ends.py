@@ -44,6 +44,37 @@ def test_the_root_failure_is_in_the_last_lines_of_every_log(leases: Leases, star
         joining.result()
 
 
+@pytest.mark.parametrize(
+    ("rounds", "closed_seconds", "level"),
+    [(2, 120.0, "INFO"), (1, 0.0, "INFO"), (0, 120.0, "WARNING"), (1, 120.0, "WARNING")],
+    ids=["saw a round begin", "stood by for long", "came late", "may have closed the run itself"],
+)
+def test_an_agent_that_stood_by_while_its_run_trained_does_not_warn_that_it_has_trained_nothing(
+    leases: Leases,
+    start: Start,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    rounds: int,
+    closed_seconds: float,
+    level: str,
+) -> None:
+    """It has seen a round begin, or has stood by for longer than it takes to close a run. A round that is
+    there already shows nothing else: its members may have ended."""
+    monkeypatch.setattr("elasticjob.agent.joining.CLOSED_SECONDS", closed_seconds)
+    caplog.set_level("INFO", "elasticjob")
+    joining = Joining(start("a", rounds="peers"))
+    last = leases.announced("a")
+    for number in range(1, rounds + 1):
+        leases.publish(RoundRecord("uid", number, "Active", f"n{number}", ("b",), "h:1"))
+        last = leases.announced("a", but=last.id)
+    leases.publish(RoundRecord("uid", max(1, rounds), "Closed", outcome="Complete", message="done"))
+    with pytest.raises(SystemExit) as exit_:
+        joining.result()
+    assert exit_.value.code == 0
+    (said,) = [r for r in caplog.records if "this torchrun has trained nothing" in r.getMessage()]
+    assert said.levelname == level
+
+
 def test_only_the_operator_closes(leases: Leases, start: Start) -> None:
     """I8: whatever an agent does, nothing is closed for the others."""
     handlers, _, record = two(leases, start)
