@@ -101,7 +101,7 @@ bench-scale: $(READY) controlplane ## joining up to 4,000 participants, c10d bes
 bench-jobs: $(READY) controlplane ## one operator and 10 to 1,000 jobs of 8: start, steady state, losses, takeover, memory (40 minutes; ARGS="--jobs 10,100")
 	@$(BIN)/python -m benchmarks.jobs $(ARGS)
 
-bench-peers: $(READY) controlplane ## rounds without an operator beside operator mode and c10d (not timed; needs an idle machine; ARGS="--n 8 --runs 3")
+bench-peers: $(READY) controlplane ## rounds without an operator beside operator mode and c10d (not timed; 44 minutes with ARGS="--runs 3 --window 20"; needs an idle machine)
 	@$(BIN)/python -m benchmarks.peers $(ARGS)
 
 bench-rivals: $(READY) controlplane ## one training under six faults, by ours, c10d, torchft, NVRx and DLRover in turns (half an hour; ARGS="--systems ours,torchft")
