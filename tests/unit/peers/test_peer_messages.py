@@ -14,7 +14,9 @@ from elasticjob.agent.peer_messages import UNKNOWN_ACCOUNT
 from elasticjob.agent.settings import Settings
 from elasticjob.core.participant import Stop
 
-RIGHTS = Path(__file__).parents[3] / "examples" / "without-an-operator" / "rights.yaml"
+ROOT = Path(__file__).parents[3]
+RIGHTS = ROOT / "examples" / "without-an-operator" / "rights.yaml"
+PAGE = ROOT / "docs" / "use" / "without-an-operator.md"
 SETTINGS = Settings(namespace="research", job="mnist", rounds="peers", pod="mnist-0")
 FORBIDDEN = (
     'cannot list Leases: 403 leases.coordination.k8s.io is forbidden: User "system:serviceaccount:{}" cannot '
@@ -38,6 +40,11 @@ def test_the_manifest_is_that_of_the_example_with_its_own_names() -> None:
         assert (ours["apiVersion"], ours["kind"]) == (examples["apiVersion"], examples["kind"])
         assert ours["metadata"] == {"name": examples["metadata"]["name"], "namespace": "research"}
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "trainer", "namespace": "research"}]
+
+
+def test_the_page_gives_the_role_and_the_binding_of_the_example() -> None:
+    _, _, manifest = RIGHTS.read_text().partition("---\n")
+    assert f"```yaml\n{manifest}```" in PAGE.read_text()
 
 
 def test_the_account_may_be_of_another_namespace() -> None:
