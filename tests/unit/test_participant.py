@@ -173,18 +173,6 @@ def test_the_record_never_goes_back() -> None:
     assert core.end_reason()
 
 
-def test_who_was_there_when_a_round_began_has_not_come_late() -> None:
-    """One that comes after the end may still find a round that runs, and close it."""
-    late = joined(ROUND)
-    late.observe(replace(ROUND, phase="Closed"))
-    assert not late.saw_a_round_begin
-    there = joined(replace(ROUND, number=0, phase="Broken"))
-    there.observe(ROUND)
-    assert there.saw_a_round_begin
-    there.observe(replace(ROUND, job_uid="another"))
-    assert not there.saw_a_round_begin
-
-
 def test_a_job_made_again_is_another_job_and_the_old_one_does_not_come_back() -> None:
     core = running()
     assert core.observe(replace(ROUND, job_uid="job-2", number=0, phase="Broken", member_ids=()))

@@ -48,9 +48,8 @@ REFUSED_SECONDS = 20.0
 service account was made again. A new pod gets a token that is accepted."""
 NO_JOB_SECONDS = 10.0
 """How long there may be no round record before the handler asks whether the job exists at all."""
-CLOSED_SECONDS = 120.0
-"""Who has followed a run for longer has stood by: if it is over, while its record still has a round that
-runs, a pod that comes late closes it sooner."""
+LATE_SECONDS = 120.0
+"""A run that is over is closed sooner. Who has followed one for longer has stood by while it trained."""
 ALONE_SECONDS = 0.5
 """How long to wait for the next round before the members of the last are looked after."""
 
@@ -210,8 +209,8 @@ class Joining:
         trained = announced is not None and announced.from_round > 0
         text = messages.over(parts.settings, stop, trained)
         if stop.complete:
-            stood_by = parts.core.saw_a_round_begin or parts.source.healthy_seconds() > CLOSED_SECONDS
-            unexpected = parts.settings.peers and not (trained or stood_by)
-            logger.log(logging.WARNING if unexpected else logging.INFO, "%s", text)
+            came_late = not trained and parts.source.healthy_seconds() < LATE_SECONDS
+            level = logging.WARNING if parts.settings.peers and came_late else logging.INFO
+            logger.log(level, "%s", text)
             raise SystemExit(0)
         raise RendezvousClosedError(text)

@@ -85,9 +85,6 @@ class Participant:
         """UIDs of jobs of this name that another has followed: they never come back."""
         self.latest: RoundRecord | None = None
         """The newest record, never of a former job. For one job ``latest.order`` never decreases."""
-        self.saw_a_round_begin = False
-        """Whether a round of the job has begun since its first record here. That a round ran then shows less:
-        a participant that comes later may find it in the record, and close the job itself."""
         self.announced: ParticipantRecord | None = None
         """The last record of its own. Of one job ``announced.seen_round <= latest.number``."""
         self.membership: Membership | None = None
@@ -101,11 +98,8 @@ class Participant:
             return False
         if latest is not None and latest.job_uid != record.job_uid:
             self._former.add(latest.job_uid)
-            self.saw_a_round_begin = False
         elif latest is not None and (record.order < latest.order or record == latest):
             return False
-        elif latest is not None and record.number > latest.number and record.phase in RUNNING:
-            self.saw_a_round_begin = True
         self.latest = record
         return True
 

@@ -61,8 +61,7 @@ def check_run(name: str, run_id: str, minimum: int, maximum: int) -> Run:
         raise RunError(
             f"--rdzv-id is {run_id[:80]!r}, in which a variable was not replaced, but with rounds=peers each "
             "run needs an id of its own. Kubernetes replaces $(RUN) in command and args if the container "
-            "has the variable RUN, "
-            f"and no ${{RUN}}. In a Job, take its UID: {UID_OF_THE_JOB}"
+            f"has the variable RUN, and never ${{RUN}}. In a Job, take its UID: {UID_OF_THE_JOB}"
         )
     if not is_token(run_id, MAX_ID):
         raise RunError(
