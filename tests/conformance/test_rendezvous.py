@@ -244,8 +244,9 @@ def test_closing_is_not_for_participants(stage: Stage) -> None:
     join_all(members)
     members[0].ask("close")
     members[0].ask("shutdown")
-    assert [members[1].ask("closed"), members[1].ask("waiting")] == [False, 0]
-    assert stage.job.round()["number"] == 1
+    assert members[1].ask("closed") is False
+    now = stage.job.round()  # that the one has left may have ended it by now
+    assert (now["number"], now["phase"] in ("Active", "Broken")) == (1, True)
     assert stage.job.condition("Failed").get("status") != "True"
 
 
