@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 
@@ -108,7 +109,7 @@ def test_it_announces_itself_as_soon_as_others_wait() -> None:
 def test_it_announces_itself_at_last(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "elasticjob")
     assert Waiting(record("Active"), limit=0.5).ends()
-    assert "announced after 0.5 s: they are not ready yet" in caplog.text
+    assert re.search(r"announced after \d+\.\d s: they are not ready yet", caplog.text)
 
 
 def test_another_torchrun_of_the_same_pod_does_not_wait() -> None:
