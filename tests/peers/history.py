@@ -368,7 +368,7 @@ class History:
         for process in self._alive():
             if now - process.hampered_at < 20.0:
                 continue
-            since = max(process.waits_since or now, self.truth.lease_changed)
+            since = max(process.waits_since or now, self.truth.lease_changed, process.hampered_at)
             announced = process.core.announced
             waits = (
                 announced is not None and announced.state == AnnouncedState.JOINING and process.waits_since
