@@ -373,7 +373,9 @@ class History:
             waits = (
                 announced is not None and announced.state == AnnouncedState.JOINING and process.waits_since
             )
-            limit = STANDBY_HEARS_SECONDS if runs else HEARS_SECONDS
+            seen = process.seat.newest
+            stands_by = runs or (seen is not None and seen.state.active)
+            limit = STANDBY_HEARS_SECONDS if stands_by else HEARS_SECONDS
             if waits and now - since > limit + process.turn // LOOKERS * LOOK_SECONDS:
                 raise Violation("P5", f"{process.name} has heard of no coordinator for {now - since:.1f} s")
 
