@@ -140,6 +140,7 @@ class Seat:
     def hear_read(self, lease: RoundLease, now: float) -> None:
         """The answer to ``Read``. After two conflicts in a row it is the truth, also if it looks older: the
         versions of etcd go back when it is restored from a backup."""
+        self._hearing.succeed(now)
         if self._conflicts >= MOST_CONFLICTS:
             self.lease = None
         self.hear(lease, now)
@@ -164,6 +165,7 @@ class Seat:
         if written.claim or not written.version:
             self.replaced = "" if self.lease is None else Identity.parse(self.lease.holder).pod
             self._began, self._hearing = {}, Hearing(now)
+        self._hearing.succeed(now)
         self._renewed, self._reread, self._conflicts = now, False, 0
         self._explained = bool(written.waiting)
         self.hear(lease, now)

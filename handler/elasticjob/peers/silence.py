@@ -30,11 +30,16 @@ class Hearing:
         next): these may be judged by silence. It counts while one is judged, or does not change its Lease."""
         self._unshown: tuple[RoundLease, float] | None = None
         """What it has written and its watch has not shown yet, and since when."""
-        self._failed = began
+        self._failed, self._fails = began, False
 
     def fail(self, now: float) -> None:
         """A request of this participant has failed."""
-        self._failed = now
+        self._failed, self._fails = now, True
+
+    def succeed(self, now: float) -> None:
+        """A request has been answered. Until then those of others may have failed, too."""
+        if self._fails:
+            self._failed, self._fails = now, False
 
     def is_deaf(self, lease: RoundLease | None, sight: Sight, now: float) -> bool:
         """Whether the watch of the participants' Leases has not brought a write of this coordinator for too

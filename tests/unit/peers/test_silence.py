@@ -225,6 +225,18 @@ def test_so_it_has_after_a_request_of_the_coordinator_has_failed() -> None:
     assert one.settled.state.active
 
 
+def test_that_time_begins_when_requests_are_answered_again() -> None:
+    one, late = waits_for_its_leader()
+    one.play(late - 10.0)
+    one.seat.hear_nothing(one.now, 0.0)
+    one.now = late - 1.0
+    one.seat.hear_read(one.lease(one.settled), one.now)
+    one.play(late + 12.0)
+    assert one.settled.state.active
+    one.play(late + 60.0)
+    assert one.settled.state.cause == "LeaderUnreachable"
+
+
 def test_so_it_has_after_another_has_taken_over() -> None:
     """It does not know whether the API server was away before."""
     one = Survivor()
