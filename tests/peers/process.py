@@ -390,6 +390,7 @@ class Process(Host):
             action = lambda: self.api.create(name, **fields)  # noqa: E731
         answer = yield self.api.call(self, action)
         self.seat.hear_written(answer.as_round(), step, self.kernel.now)
+        self._observe(answer)
 
     def _try_port(self, pod: str) -> Script:
         try:

@@ -39,6 +39,7 @@ FOUND = {
     406675: "a frozen member, whose Lease a user had deleted, trained on beside another round of its number",
     2005: "an agent never heard of its round, which its seat had read, because its watch was late",
     60030406: "who writes late was judged 15 s after a request had failed; the server was away for longer",
+    60029523: "the agent of a coordinator did not hear what its seat had written, and a number came again",
     50004619: "a number was left out before it could be read which rounds a participant had seen",
     40019943: "a new coordinator did not know that the API server had been away, and judged who wrote late",
     40022085: "a report was not read, because a user had written over the announcement beside it",

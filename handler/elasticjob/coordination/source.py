@@ -316,6 +316,7 @@ class PeerSource:
             logger.info("this pod coordinates the run now: %s", step.claim)
         with self._condition:
             self._seat.hear_written(read_round(lease), step, time.monotonic())
+        self._watch.hear(lease)
 
     def _create(self, step: Write) -> Lease:
         metadata = {"name": self._name, "labels": dict(self.labels)}

@@ -404,3 +404,13 @@ def test_a_coordinator_that_may_not_list_knows_it_after_it_was_replaced(
     assert "leases is forbidden" in source.last_error
     server.refuse = lambda *_: None
     until(lambda: not source.auth_errors.refused(Forbidden), "it may")
+
+
+def test_an_agent_hears_what_its_own_seat_has_written(server: Server) -> None:
+    """Its watch may hang, and the Lease may be deleted: its own Lease then says how far the run was."""
+    heard: list[RoundRecord] = []
+    source = PeerSource(RUN, ME, 0, Limits(), lambda: cast(HttpListApi, Api(server)), heard.append)
+    step = source._seat.step(0.0, None)
+    assert isinstance(step, Write)
+    source._write(step)
+    assert [record.number for record in heard] == [step.settled.state.number]
