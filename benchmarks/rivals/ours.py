@@ -51,7 +51,7 @@ class Session(K8sSession):
         if self._memory:
             environment |= {names.MEMORY_ENV: str(PER_POD), names.NODE_ENV: f"node-{pod}"}
         command = [str(Path(sys.executable).parent / "torchrun"), *arguments_of(seat)]
-        words = ["--max-restarts=1000000", str(TRAIN), *(["memory"] if self._memory else [])]
+        words = ["--max-restarts=1000000", str(TRAIN), "progress", *(["memory"] if self._memory else [])]
         return Launch([*command, *words], environment)
 
     def ended(self, index: int, code: int) -> None:
