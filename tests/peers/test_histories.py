@@ -38,6 +38,7 @@ FOUND = {
     511000: "a report by the clock of another coordinator stayed when the round Lease was made again",
     406675: "a frozen member, whose Lease a user had deleted, trained on beside another round of its number",
     2005: "an agent never heard of its round, which its seat had read, because its watch was late",
+    70019964: "who could not write was judged by a coordinator that, as it wrote nothing, did not know it",
     60030406: "who writes late was judged 15 s after a request had failed; the server was away for longer",
     60029523: "the agent of a coordinator did not hear what its seat had written, and a number came again",
     50004619: "a number was left out before it could be read which rounds a participant had seen",

@@ -15,7 +15,7 @@ from elasticjob.rounds.state import RoundState
 
 FORMING_RENEW, RUNNING_RENEW = 2, 5
 """Seconds between two renewals of the round Lease, and of the Leases of those that wait, while a participant
-waits for the coordinator. Otherwise it renews nothing."""
+waits for the coordinator, or it for the report that its round is established. Otherwise it renews nothing."""
 
 PHASES = {Phase.ACTIVE.value: 1, Phase.BROKEN.value: 2, Phase.CLOSED.value: 3}
 

@@ -302,7 +302,7 @@ def test_none_is_judged_by_what_was_not_heard_before_the_leases_are_listed_anew(
     seat = seat_of()
     seat.hear(lease(table.settled, 10, ME), 100.0)
     sight = replace(NOTHING, peers=dict(table.peers))
-    assert isinstance(seat.step(100.0, sight), Rest)
+    assert write_of(seat.step(100.0, sight)).settled == table.settled, "it only renews"
     late = 101.0 + 2 * table.settled.limits.establish_timeout
     assert isinstance(seat.step(late, sight), ListAgain)
     assert write_of(seat.step(late, sight)).settled.state.cause == "LeaderUnreachable"

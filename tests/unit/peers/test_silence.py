@@ -13,7 +13,7 @@ from elasticjob.coordination.directory import NEVER, RENEWS_SECONDS, changed_at
 from elasticjob.peers.round_lease import Identity, ListAgain, RoundLease, Write
 from elasticjob.peers.run import Run
 from elasticjob.peers.seat import Seat
-from elasticjob.peers.settled import Settled
+from elasticjob.peers.settled import FORMING_RENEW, Settled
 from elasticjob.peers.sight import Peer, Sight
 from elasticjob.peers.silence import STANDSTILL_SECONDS
 from tests.unit.peers.table import BEGAN, Table
@@ -235,6 +235,16 @@ def test_that_time_begins_when_requests_are_answered_again() -> None:
     assert one.settled.state.active
     one.play(late + 60.0)
     assert one.settled.state.cause == "LeaderUnreachable"
+
+
+def test_a_coordinator_that_waits_for_the_report_renews_and_so_notices_that_the_api_server_is_away() -> None:
+    one, late = waits_for_its_leader()
+    began, before = one.now, one.version
+    one.play(late - 1.0)
+    assert one.version - before >= (one.now - began) // FORMING_RENEW
+    trains = Survivor()
+    trains.play(60.0)
+    assert trains.version == 1
 
 
 def test_so_it_has_after_another_has_taken_over() -> None:
