@@ -38,6 +38,8 @@ WRITES_SECONDS = 3.0
 """How soon after the API server was unwell a process has written its Lease again."""
 HEARS_SECONDS = 14.0
 """P5: two times six seconds, and some for the requests."""
+ANSWERED_SECONDS = 6.0
+"""Until a request of each participant is answered after some have failed: the longest pause of a seat."""
 STANDBY_HEARS_SECONDS = (
     MISSED_RENEWALS * RUNNING_RENEW + MADE_AGAIN_SECONDS + UNSURE_SECONDS + ORDERED_SECONDS + 1.0
 )
@@ -360,15 +362,14 @@ class History:
         for process in self._alive():
             if process.frozen or process in api.cut_off or process in deaf:
                 process.hampered_at = now
-        if now - self._calm < 20.0 or (newest is not None and newest.closed):
+        if newest is not None and newest.closed:
             return
         stored = api.leases.get(self.lease)
         shown = self.truth.read(stored) if stored is not None else None
         runs = any(one is not None and one.state.active for one in (newest, shown))
         for process in self._alive():
-            if now - process.hampered_at < 20.0:
-                continue
-            since = max(process.waits_since or now, self.truth.lease_changed, process.hampered_at)
+            answered = max(self._calm, process.hampered_at) + ANSWERED_SECONDS
+            since = max(process.waits_since or now, self.truth.lease_changed, answered)
             announced = process.core.announced
             waits = (
                 announced is not None and announced.state == AnnouncedState.JOINING and process.waits_since
