@@ -4,6 +4,7 @@ one."""
 from __future__ import annotations
 
 import collections
+import contextlib
 import sys
 import time
 import traceback
@@ -25,21 +26,22 @@ def check(seed: int) -> tuple[str, str]:
 
 
 def main() -> int:
-    """Returns 1 if a history broke a rule."""
+    """Returns 1 if a history broke a rule. SIGINT ends it, and what was played counts."""
     args = parser(__doc__, 10_000).parse_args()
     if args.trace is not None:
         return _trace(args.trace)
     began = time.monotonic()
     broken: collections.Counter[str] = collections.Counter()
-    for rule, text in play_all(check, args, chunk=10):
-        if rule:
-            broken[rule] += 1
-            if broken[rule] <= 3:
-                print(text, flush=True)
-    rate = args.histories / (time.monotonic() - began) * 60
-    print(
-        f"{args.histories} histories, {broken.total()} broke a rule, {rate:.0f} a minute {dict(broken) or ''}"
-    )
+    played = 0
+    with contextlib.suppress(KeyboardInterrupt):
+        for rule, text in play_all(check, args, chunk=10):
+            played += 1
+            if rule:
+                broken[rule] += 1
+                if broken[rule] <= 3:
+                    print(text, flush=True)
+    rate = played / (time.monotonic() - began) * 60
+    print(f"{played} histories, {broken.total()} broke a rule, {rate:.0f} a minute {dict(broken) or ''}")
     return 1 if broken else 0
 
 
