@@ -15,15 +15,15 @@ import torch.distributed as dist
 
 from benchmarks.rivals.workers.model import SETTINGS, Checkpoint, Model, Stamps
 
-Save = Callable[[int], None]
-Report = Callable[[int], None]
+OfStep = Callable[[int], None]
+"""What is done with a step that was trained."""
 
 
 def main() -> None:
     """Train."""
     dist.init_process_group("gloo")
     model = Model()
-    report: Report = ignore
+    report: OfStep = ignore
     if "progress" in sys.argv[1:]:
         from elasticjob import report_progress as report
     if "memory" in sys.argv[1:]:
@@ -51,7 +51,7 @@ def ignore(step: int) -> None:
     del step
 
 
-def train(model: Model, done: int, save: Save, report: Report) -> None:
+def train(model: Model, done: int, save: OfStep, report: OfStep) -> None:
     """From the last step that counts to the end."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     stamps = Stamps()

@@ -67,7 +67,7 @@ def awaited(settled: Settled, sight: Sight) -> bool:
     """Whether a participant waits for the coordinator, which shows that it lives then; or it for the leader's
     report: it notices so that the API server is away, and the leader cannot write."""
     r = settled.state
-    if not r.active or r.established is None:
+    if not r.trains:
         return True
     ids, patience = {m.id for m in r.members}, SILENT_RENEWALS * RUNNING_RENEW
     return any(

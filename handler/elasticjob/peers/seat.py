@@ -419,8 +419,7 @@ class Seat:
             return self._show_life(settled, lease, now, text, wait)
         self._current = decision.settled
         published = self.settled
-        after = decision.settled.state
-        renew = float(RUNNING_RENEW if after.active and after.established is not None else FORMING_RENEW)
+        renew = float(RUNNING_RENEW if decision.settled.state.trains else FORMING_RENEW)
         renew = UNEXPLAINED_SECONDS if decision.waiting and not self._explained else renew
         due = self._renewed + renew if awaited(decision.settled, sight) else now + LONGEST_REST
         if published is None or decision.settled.record() != published.record() or due <= now:

@@ -109,6 +109,11 @@ class RoundState:
         """Whether the round runs."""
         return self.phase == Phase.ACTIVE.value
 
+    @property
+    def trains(self) -> bool:
+        """Whether it runs, and its leader has reported that all members have reached it."""
+        return self.active and self.established is not None
+
 
 RENEWED_WITHIN_SECONDS = 1.0
 """What was renewed within this time may be shown as renewed now."""
