@@ -37,7 +37,7 @@ MUTATIONS = [
     Mutation(("I7",), "members that are lost leave their slot", 44),
     Mutation(("I7",), "who takes pods away", 56),
     Mutation(("Suspension",), "a suspension is seen", 78),
-    Mutation(("Liveness",), "hangs end rounds", 79),
+    Mutation(("Liveness",), "hangs end rounds", 256),
     Mutation(("Liveness",), "nobody waits without a timer"),
     Mutation(("I11",), "I11 the pass goes on", 72, "writes"),
     Mutation(("I11",), "I11 people are told", 19, "writes"),

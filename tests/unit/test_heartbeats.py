@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from elasticjob.contract.limits import Limits
@@ -80,6 +82,49 @@ def test_members_of_one_lost_node_are_named_together(
         suspects = j.tick(float(t), {1: min(t, 1), 2: min(t, 2)})
         if lost := [rank for rank in suspects if j.record_probe(now, rank, probe)]:
             named.append(lost)
+    assert named == [[1, 2]]
+
+
+def ticks(j: HeartbeatMonitor, until: float) -> Iterator[float]:
+    """The times of ticks as the heartbeat thread has them: each period, and when a suspicion is due."""
+    now, answer = 0.0, 0.01
+    while now < until:
+        now = min(now + 1.0, max(now, j.next_suspicion()) + answer)
+        yield now
+
+
+@pytest.mark.parametrize("last", [1.0, 2.0, 5.0])
+def test_a_peer_is_probed_as_soon_as_it_is_suspect(last: float) -> None:
+    """Not with the heartbeat after that, up to a second later."""
+    j = monitor()
+    lost = [
+        now
+        for now in ticks(j, 12.0)
+        for rank in j.tick(now, {1: int(min(now, last)), 2: int(now * 100)})
+        if j.record_probe(now, rank, ProbeResult.REFUSED)
+    ]
+    assert lost == [pytest.approx(last + 2.5, abs=0.05)]
+
+
+def test_peers_that_are_heard_cause_no_further_ticks() -> None:
+    j = monitor()
+    for second in range(1, 20):
+        j.tick(float(second), {1: second, 2: second})
+        assert j.next_suspicion() > second + 1.0
+    assert silent(20, ProbeResult.ACCEPTED).next_suspicion() > 21.0, "a suspect is probed with each tick"
+
+
+def test_members_of_one_lost_node_are_named_together_where_the_first_is_suspect_between_heartbeats() -> None:
+    """The answer with the last heartbeat of the second came late, so that it has been silent for less than a
+    period and a half."""
+    j = monitor()
+    named: list[list[int]] = []
+    for now in (1.0, 2.2, 3.0, 3.51, 4.51, 4.71):
+        suspects = j.tick(now, {1: 1, 2: min(int(now), 2)})
+        if lost := [rank for rank in suspects if j.record_probe(now, rank, ProbeResult.REFUSED)]:
+            named.append(lost)
+        if now == 3.0:
+            assert j.next_suspicion() == 3.5
     assert named == [[1, 2]]
 
 

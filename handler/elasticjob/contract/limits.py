@@ -28,8 +28,9 @@ class Limits:
 
     @property
     def missed_heartbeat(self) -> float:
-        """The silence after which a heartbeat was missed: one period, and half of one as a margin."""
-        return 1.5 * self.heartbeat_period
+        """The silence after which a heartbeat was missed: one period, and a quarter of one as a margin. When
+        a peer is to be probed, one that was heard a heartbeat later was silent for a period and a half."""
+        return 1.25 * self.heartbeat_period
 
     @property
     def suspect(self) -> float:

@@ -60,6 +60,19 @@ class HeartbeatMonitor:
                 suspects.append(rank)
         return sorted(suspects, key=lambda rank: self._changed[rank][1])
 
+    def next_suspicion(self) -> float:
+        """When the first of those that were silent at the last tick is to be probed, if it stays silent;
+        infinity: all were heard, or are suspects already. A tick at this time saves up to a period."""
+        tick, suspect = self._last_tick, self._limits.suspect
+        return min(
+            (
+                since + suspect
+                for rank, (_, since) in self._changed.items()
+                if rank not in self.lost and tick - since <= suspect
+            ),
+            default=float("inf"),
+        )
+
     def record_probe(self, now: float, rank: int, probe: ProbeResult) -> bool:
         """Take the result of a probe in; returns whether that rank is lost now. A verdict stays."""
         if rank not in self._changed or rank in self.lost:
@@ -73,7 +86,7 @@ class HeartbeatMonitor:
         }[probe]
         if silent <= limits.suspect or silent < limit:
             return False
-        if silent >= limit + limits.heartbeat_period or not self._others_fall_silent(now, rank, limit):
+        if silent >= limit + limits.missed_heartbeat or not self._others_fall_silent(now, rank, limit):
             self.lost[rank] = Loss(f"no heartbeat for {silent:.1f} s, {probe.value}", probe, silent)
             return True
         return False
