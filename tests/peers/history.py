@@ -34,8 +34,6 @@ CLOCKS_EVERY = 10
 """One history in so many is played again with clocks that agree."""
 END_SECONDS, CLOSED_SECONDS = 60.0, 8.0
 ORDERED_SECONDS = MOST_IN_ORDER * ORDER_SECONDS
-WRITES_SECONDS = 3.0
-"""How soon after the API server was unwell a process has written its Lease again."""
 HEARS_SECONDS = 14.0
 """P5: two times six seconds, and some for the requests."""
 ANSWERED_SECONDS = 6.0
@@ -282,13 +280,10 @@ class History:
         return stored is not None and stored.annotations.get("run") != self.run.id
 
     def _knows(self, settled: Settled) -> bool:
-        """Whether a process that lives has seen this record, or a later one of its run. One that is frozen,
-        or could not write until now, and whose Lease was deleted, is as good as gone: nothing shows that it
-        is there."""
-        unwell = self.kernel.now - self._calm < WRITES_SECONDS
-        alive = (pod.process for pod in self.pods.values() if pod.process.alive)
-        shown = [p for p in alive if p.name in self.api.leases or not (p.frozen or unwell)]
-        seen = [p.seat.newest for p in shown if p.run.id == settled.run]
+        """Whether a process that lives has seen this record, or a later one of its run. One whose Lease was
+        deleted is as good as gone until it has made it again: nothing shows that it is there."""
+        alive = (pod.process for name, pod in self.pods.items() if name in self.api.leases)
+        seen = [p.seat.newest for p in alive if p.alive and p.run.id == settled.run]
         return any(one is not None and one.order >= settled.order for one in seen)
 
     def ails(self, name: str) -> bool:

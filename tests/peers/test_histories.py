@@ -44,6 +44,8 @@ FOUND = {
     50004619: "a number was left out before it could be read which rounds a participant had seen",
     40019943: "a new coordinator did not know that the API server had been away, and judged who wrote late",
     40022085: "a report was not read, because a user had written over the announcement beside it",
+    81043875: "to the judge a round whose member's Lease a user had deleted could train no more",
+    81060776: "the judge did not see that a user had deleted all that showed a round, within a second",
     40018844: "a copied Lease had the UID of a pod that lives, which counted as ended with the copy's port",
 }
 

@@ -41,6 +41,9 @@ class Round:
     established: bool = False
     left: bool = False
     """Whether one member has left it, by itself or by dying: from then on it trains no more."""
+    excused: bool = False
+    """Whether a user has deleted the Lease of a member, or overwritten the round Lease: it counts as over,
+    and may train all the same."""
     unsaid: bool = False
     """The round Lease was deleted or set back, and has not said since then that there was this round."""
     forgotten: bool = False
@@ -76,7 +79,7 @@ class Round:
     @property
     def trains(self) -> bool:
         """Whether it must not be replaced."""
-        return self.established and not self.left
+        return self.established and not self.left and not self.excused
 
 
 class Truth:
@@ -134,7 +137,9 @@ class Truth:
         anew, self._set_back = old is None or self._set_back, False
         self._forget(new, anew)
         for one in self.rounds.values() if before is not None and old is None else ():
-            one.left = one.left or one.settled.run != new.run  # a user has overwritten whose Lease it was
+            one.excused = (
+                one.excused or one.settled.run != new.run
+            )  # a user has overwritten whose Lease it was
         r = new.state
         by = after.holder or "none"
         text = f"{new.run} {r.number} {r.phase} {r.cause} {[m.name for m in r.members]} by {by}"
@@ -238,7 +243,7 @@ class Truth:
         if len(one.inside) == one.size and not one.established and not one.left:
             one.established = True
             self.kernel.say(f"trains  round {number}")
-            for other in self.rounds.values():
+            for other in () if one.excused else self.rounds.values():
                 if other is not one and other.trains:
                     raise Violation("P3", f"rounds {other.settled.state.number} and {number} train at once")
                 later = other.settled.run == run and other.settled.state.number >= number
@@ -264,4 +269,4 @@ class Truth:
     def excuse(self, name: str) -> None:
         """A user has deleted the Lease of this pod, where pods are not in sight: that counts as its end."""
         for one in self.rounds.values():
-            one.left = one.left or any(m.name == name for m in one.settled.state.members)
+            one.excused = one.excused or any(m.name == name for m in one.settled.state.members)
