@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 
 from elasticjob.contract.ranks import Ranks, parse_ranks
-from elasticjob.contract.text import is_token
+from elasticjob.contract.text import are_tokens, is_token
 
 RECORD_VERSION = 1
 MAX_SMALL_RECORD_BYTES = 4_096
@@ -83,9 +83,7 @@ class Fields:
 
     def strings(self, key: str) -> tuple[str, ...]:
         value = self.fields.get(key, [])
-        if not isinstance(value, list) or not all(
-            isinstance(item, str) and is_token(item, MAX_ID) for item in value
-        ):
+        if not isinstance(value, list) or not are_tokens(value, MAX_ID):
             raise self._wrong(key, f"a list of ids of at most {MAX_ID} printable ASCII characters")
         return tuple(value)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 _TOKEN = re.compile(r"[!-~]+")
 _OWN_NEWS = re.compile(r"\S+ \S+ elasticjob [DI] ")
@@ -55,6 +56,16 @@ def last_words(text: str, limit: int) -> str:
 def is_token(text: str, longest: int) -> bool:
     """Whether this is a word of printable ASCII: ids, states, names."""
     return len(text) <= longest and _TOKEN.fullmatch(text) is not None
+
+
+def are_tokens(words: Sequence[Any], longest: int) -> bool:
+    """Whether each of these is a string for which ``is_token`` is true; for hundreds at once."""
+    try:
+        text = "".join(words)
+    except TypeError:
+        return False
+    short = all(words) and max(map(len, words), default=0) <= longest
+    return short and (not text or _TOKEN.fullmatch(text) is not None)
 
 
 def counted(count: int, noun: str) -> str:

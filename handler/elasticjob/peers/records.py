@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from elasticjob.contract.fields import MAX_ID, MAX_INT32, MAX_ROUND, Fields, RecordError
 from elasticjob.contract.participant_record import MAX_ANNOUNCED_ID
 from elasticjob.contract.record import FLAG, Codec, Nonce, Record, number, omitted, optional_number, token
-from elasticjob.contract.text import is_token
+from elasticjob.contract.text import are_tokens
 from elasticjob.peers.run import MAX_PEERS
 from elasticjob.rounds.reports import MAX_REPORTS
 from elasticjob.rounds.state import Member, UnreachableReport
@@ -60,12 +60,8 @@ def _rows(found: Fields, key: str, longest: tuple[int, ...], most: int) -> list[
     """A list of lists of printable words, of at most these lengths."""
     value: Any = found.fields.get(key, [])
     good = isinstance(value, list) and len(value) <= most
-    for row in value if good else ():
-        good = good and isinstance(row, list) and len(row) == len(longest)
-        good = good and all(
-            isinstance(word, str) and is_token(word, limit) for word, limit in zip(row, longest, strict=True)
-        )
-    if not good:
+    good = good and all(isinstance(row, list) and len(row) == len(longest) for row in value)
+    if not good or not all(map(are_tokens, zip(*value, strict=True), longest)):
         raise RecordError(f"{found.what}: {key} is not a list of at most {most} rows of {len(longest)} words")
     return [tuple(row) for row in value]
 
