@@ -148,8 +148,9 @@ def test_a_new_run_of_the_same_name_begins_when_the_one_before_is_over(stage: St
     assert member.ask("next").world_size == 1
     newer = stage.member(run_id="another")
     newer.tell("next")
-    member.kill()
-    assert newer.silent()
+    stage.until(lambda: "waiting: run conformance has the name" in newer.text(), "it says what it waits for")
+    member.kill(report=False)
+    assert newer.silent(), "nothing but its port shows that the agent has ended"
     run.delete_pod(member.pod)
     assert newer.joined().world_size == 1
 
