@@ -274,10 +274,13 @@ class History:
         stored = self.api.leases.get(name)
         return stored is not None and '"state":"Leaving"' in stored.annotations.get("participant", "")
 
-    def _shows_another_run(self, name: str) -> bool:
-        """Whether this pod was in another run, and its Lease still says so: it seems to wait there."""
+    def _waits_in_another_run(self, name: str, pod: Pod) -> bool:
+        """Whether this pod was in another run, and seems to wait there by its Lease, which stays with it when
+        it has ended without saying so."""
         stored = self.api.leases.get(name)
-        return stored is not None and stored.annotations.get("run") != self.run.id
+        if stored is None or pod.deleted or (pod.ended is not None and self._says_that_it_ends(name)):
+            return False
+        return stored.annotations.get("run") != self.run.id
 
     def _knows(self, settled: Settled) -> bool:
         """Whether a process that lives has seen this record, or a later one of its run. One whose Lease was
@@ -350,7 +353,7 @@ class History:
             self._calm = now
         if any(pod.process.run.id != self.run.id for pod in self.pods.values() if not pod.deleted):
             self._calm = now
-        if any(self._shows_another_run(name) for name in self.living()):
+        if any(self._waits_in_another_run(name, pod) for name, pod in self.pods.items()):
             self._calm = now
         newest = self.newest()
         deaf = {w.host for w in api.watches if w.deaf}
