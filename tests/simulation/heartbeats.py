@@ -65,7 +65,7 @@ class Heartbeats:
     def _one_heartbeat(self, m: Membership) -> Script:
         due = self._kernel.now + m.limits.heartbeat_period
         if self._monitor is not None:
-            due = min(due, max(self._monitor.next_suspicion(), self._kernel.now) + 1e-3)
+            due = min(due, max(self._monitor.next_look(), self._kernel.now) + 1e-3)
         while self._kernel.now < due - 1e-6:
             yield due - self._kernel.now
         if self._agent.in_round is not m or self._monitor is None:

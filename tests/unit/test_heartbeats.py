@@ -89,29 +89,30 @@ def ticks(j: HeartbeatMonitor, until: float) -> Iterator[float]:
     """The times of ticks as the heartbeat thread has them: each period, and when a suspicion is due."""
     now, answer = 0.0, 0.01
     while now < until:
-        now = min(now + 1.0, max(now, j.next_suspicion()) + answer)
+        now = min(now + 1.0, max(now, j.next_look()) + answer)
         yield now
 
 
+@pytest.mark.parametrize(("probe", "limit"), [(ProbeResult.REFUSED, 2.5), (ProbeResult.SILENT, 10.3)])
 @pytest.mark.parametrize("last", [1.0, 2.0, 5.0])
-def test_a_peer_is_probed_as_soon_as_it_is_suspect(last: float) -> None:
+def test_a_peer_is_lost_as_soon_as_it_may_be(last: float, probe: ProbeResult, limit: float) -> None:
     """Not with the heartbeat after that, up to a second later."""
-    j = monitor()
+    j = monitor(heartbeat=10.3)
     lost = [
         now
-        for now in ticks(j, 12.0)
+        for now in ticks(j, 20.0)
         for rank in j.tick(now, {1: int(min(now, last)), 2: int(now * 100)})
-        if j.record_probe(now, rank, ProbeResult.REFUSED)
+        if j.record_probe(now, rank, probe)
     ]
-    assert lost == [pytest.approx(last + 2.5, abs=0.05)]
+    assert lost == [pytest.approx(last + limit, abs=0.05)]
 
 
 def test_peers_that_are_heard_cause_no_further_ticks() -> None:
     j = monitor()
     for second in range(1, 20):
         j.tick(float(second), {1: second, 2: second})
-        assert j.next_suspicion() > second + 1.0
-    assert silent(20, ProbeResult.ACCEPTED).next_suspicion() > 21.0, "a suspect is probed with each tick"
+        assert j.next_look() > second + 1.0
+    assert silent(20, ProbeResult.ACCEPTED).next_look() > 21.0, "a suspect is probed with each tick"
 
 
 def test_members_of_one_lost_node_are_named_together_where_the_first_is_suspect_between_heartbeats() -> None:
@@ -124,7 +125,7 @@ def test_members_of_one_lost_node_are_named_together_where_the_first_is_suspect_
         if lost := [rank for rank in suspects if j.record_probe(now, rank, ProbeResult.REFUSED)]:
             named.append(lost)
         if now == 3.0:
-            assert j.next_suspicion() == 3.5
+            assert j.next_look() == 3.5
     assert named == [[1, 2]]
 
 

@@ -60,15 +60,17 @@ class HeartbeatMonitor:
                 suspects.append(rank)
         return sorted(suspects, key=lambda rank: self._changed[rank][1])
 
-    def next_suspicion(self) -> float:
-        """When the first of those that were silent at the last tick is to be probed, if it stays silent;
-        infinity: all were heard, or are suspects already. A tick at this time saves up to a period."""
-        tick, suspect = self._last_tick, self._limits.suspect
+    def next_look(self) -> float:
+        """When a peer that stays silent is next to be probed for another reason than the next heartbeat: it
+        becomes suspect, or is lost if its port does not answer; infinity: never. A tick at this time saves up
+        to a period."""
+        limits = (self._limits.suspect, self._limits.heartbeat_timeout)
         return min(
             (
-                since + suspect
+                since + limit
                 for rank, (_, since) in self._changed.items()
-                if rank not in self.lost and tick - since <= suspect
+                for limit in limits
+                if rank not in self.lost and self._last_tick - since <= limit
             ),
             default=float("inf"),
         )

@@ -182,15 +182,15 @@ class Heartbeats:
             self._connection.close()  # one that was opened while ``stop`` closed the one before
 
     def _repeat(self) -> None:
-        due, suspicion = time.monotonic(), float("inf")
+        due, early = time.monotonic(), float("inf")
         while True:
-            due = max(min(due + self._membership.limits.heartbeat_period, suspicion), time.monotonic())
+            due = max(min(due + self._membership.limits.heartbeat_period, early), time.monotonic())
             if self._stop.wait(max(0.0, due - time.monotonic())):
                 return
-            suspicion = float("inf")
+            early = float("inf")
             try:
                 self._once()
-                suspicion = self._monitor.next_suspicion()
+                early = self._monitor.next_look()
             except Exception:  # without this thread there are no heartbeats, and no loss is noticed
                 logger.debug("a heartbeat failed; retrying", exc_info=True)
 

@@ -56,7 +56,7 @@ class PostRoundProbe:
             self._due = time.monotonic() + self._period
             try:
                 self._probe()
-                self._due = min(self._due, self._monitor.next_suspicion())
+                self._due = min(self._due, self._monitor.next_look())
             except Exception:  # a thread that ended would notice no loss any more
                 logger.debug("probing the other members failed; retrying", exc_info=True)
 
