@@ -5,8 +5,8 @@ A false alarm is worse than a second of delay: a missing heartbeat only triggers
 connection to the member's own port. The result of the probe decides how long the silence is tolerated.
 
 Members on one node are lost together, but their last heartbeats are up to one period apart, and the first
-loss ends the round and with it the watching. So a verdict waits for one more period while other members are
-falling silent, too. Members that are lost together are then reported together, and the next round waits for
+loss ends the round and with it the watching. So a verdict waits for up to a period and a quarter while other
+members are falling silent, too. Members that are lost together are then reported together, and the next round waits for
 none of them.
 """
 
@@ -19,7 +19,7 @@ from typing import NamedTuple
 from elasticjob.contract.limits import Limits
 
 OWN_STALL_SECONDS = 1.0
-"""A monitor that ticks later than this was stalled itself: all silences start again."""
+"""A monitor whose tick comes so late was stalled itself: all silences start again."""
 
 
 class ProbeResult(enum.Enum):
@@ -49,7 +49,8 @@ class HeartbeatMonitor:
 
     def tick(self, now: float, counts: Mapping[int, int]) -> list[int]:
         """Take the counters in; returns the ranks to probe now, longest silent first."""
-        stalled = now - self._last_tick > self._limits.heartbeat_period + OWN_STALL_SECONDS
+        due = min(self._last_tick + self._limits.heartbeat_period, self.next_look())
+        stalled = now - due > OWN_STALL_SECONDS
         self._last_tick = now
         suspects = []
         for rank, (count, since) in self._changed.items():
@@ -62,9 +63,10 @@ class HeartbeatMonitor:
 
     def next_look(self) -> float:
         """When a peer that stays silent is next to be probed for another reason than the next heartbeat: it
-        becomes suspect, or is lost if its port does not answer; infinity: never. A tick at this time saves up
-        to a period."""
-        limits = (self._limits.suspect, self._limits.heartbeat_timeout)
+        becomes suspect, or may be lost if its port does not answer, or others are waited for no longer;
+        infinity: never. A tick at this time saves up to a period."""
+        limits = (self._limits.suspect, self._limit(ProbeResult.SILENT))
+        limits += tuple(limit + self._limits.missed_heartbeat for limit in limits)
         return min(
             (
                 since + limit
@@ -80,24 +82,31 @@ class HeartbeatMonitor:
         if rank not in self._changed or rank in self.lost:
             return rank in self.lost
         silent = now - self._changed[rank][1]
-        limits = self._limits
-        limit = {
-            ProbeResult.REFUSED: limits.suspect,
-            ProbeResult.SILENT: limits.heartbeat_timeout,
-            ProbeResult.ACCEPTED: max(limits.stall_timeout, limits.heartbeat_timeout),
-        }[probe]
-        if silent <= limits.suspect or silent < limit:
+        limit = self._limit(probe)
+        if silent <= self._limits.suspect or silent < limit:
             return False
-        if silent >= limit + limits.missed_heartbeat or not self._others_fall_silent(now, rank, limit):
+        waited = self._last_tick - self._changed[rank][1] >= limit + self._limits.missed_heartbeat
+        if waited or not self._others_fall_silent(now, rank, limit):
             self.lost[rank] = Loss(f"no heartbeat for {silent:.1f} s, {probe.value}", probe, silent)
             return True
         return False
 
+    def _limit(self, probe: ProbeResult) -> float:
+        """The silence after which a peer is lost by this result."""
+        limits = self._limits
+        least = {
+            ProbeResult.REFUSED: limits.suspect,
+            ProbeResult.SILENT: limits.heartbeat_timeout,
+            ProbeResult.ACCEPTED: max(limits.stall_timeout, limits.heartbeat_timeout),
+        }[probe]
+        return max(least, limits.suspect)
+
     def _others_fall_silent(self, now: float, rank: int, limit: float) -> bool:
-        """Whether another member has missed a heartbeat and is not yet silent long enough to be lost."""
-        bound = max(limit, self._limits.suspect)
+        """Whether another member has missed a heartbeat and cannot be lost yet: it was no suspect at the last
+        tick, so that it is not probed, or is not silent long enough."""
         return any(
-            self._limits.missed_heartbeat < now - since <= bound
+            self._limits.missed_heartbeat < now - since
+            and (self._last_tick - since <= self._limits.suspect or now - since < limit)
             for other, (_, since) in self._changed.items()
             if other != rank and other not in self.lost
         )

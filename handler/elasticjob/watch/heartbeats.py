@@ -74,7 +74,7 @@ class Listener(Protocol):
         together: the first report ends the round, and a second one is late."""
 
     def looked(self) -> None:
-        """The steps were read; ``progressed`` and ``judged`` follow. The leader only, with each heartbeat."""
+        """The steps were read; ``progressed`` and ``judged`` follow. The leader only, with each look."""
 
     def progressed(self, report: ProgressReport, first: bool, /) -> None:
         """A step was reported, perhaps the round's ``first``. The leader only."""
