@@ -276,9 +276,15 @@ class History:
 
     def _waits_in_another_run(self, name: str, pod: Pod) -> bool:
         """Whether this pod was in another run, and seems to wait there by its Lease, which stays with it when
-        it has ended without saying so."""
+        it has ended and nothing says so."""
         stored = self.api.leases.get(name)
-        if stored is None or pod.deleted or (pod.ended is not None and self._says_that_it_ends(name)):
+        known = self.pods_in_sight and pod.process.uid in self.ended_pods(self.kernel.now)
+        if (
+            stored is None
+            or pod.deleted
+            or known
+            or (pod.ended is not None and self._says_that_it_ends(name))
+        ):
             return False
         return stored.annotations.get("run") != self.run.id
 
