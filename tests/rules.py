@@ -270,7 +270,7 @@ RULES = {
     ),
     "P4 a failure is that of its own run": Rule(
         "elasticjob.contract.reports.FailureReport.of",
-        lambda report, _run, number: report.round_number == number,
+        lambda report, _run, number, _nonce="": report.round_number == number,
     ),
     "P5 patience ends": Rule("elasticjob.peers.election.patience", gives(float("inf"))),
     "P5 one whose list is under way shows that it lives": Rule("elasticjob.peers.seat.BLIND_SECONDS", -1.0),

@@ -192,7 +192,11 @@ class Process(Host):
         self.truth.leave(one, rank)
         self.place = None
         if self._fails:
-            self._say(failure=FailureReport(m.number, rank, "a worker failed", job_uid=m.job_uid).dump())
+            self._say(
+                failure=FailureReport(
+                    m.number, rank, "a worker failed", job_uid=m.job_uid, nonce=m.nonce
+                ).dump()
+            )
         yield kernel.between(0.01, 2.0)  # its workers stop
 
     def _finish(self, one: Round, m: Membership) -> Script:

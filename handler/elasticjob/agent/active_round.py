@@ -91,7 +91,7 @@ class ActiveRound:
         if report is None:
             return None
         logger.info("round %d: a local worker failed: %s", m.number, report.message)
-        return replace(report, job_uid=m.job_uid)
+        return replace(report, job_uid=m.job_uid, nonce=m.nonce)
 
     def close(self) -> None:
         """Disconnect from the leader; its server may go from now on."""

@@ -149,7 +149,7 @@ class InRound:
         """Report that this pod has failed, and why: no peer and no node is to blame."""
         text = f"torchrun cannot connect to the leader {m.leader_endpoint}: {error}"
         rank = 0 if m.group_rank == RANK_UNKNOWN else m.group_rank
-        report = FailureReport(m.number, rank, text, job_uid=m.job_uid)
+        report = FailureReport(m.number, rank, text, job_uid=m.job_uid, nonce=m.nonce)
         self._parts.lease.write(failure=report.dump())
         self._parts.lease.flush(FLUSH_SECONDS)
         raise RendezvousConnectionError(f"round {m.number}: {text}") from error

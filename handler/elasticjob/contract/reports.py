@@ -51,11 +51,14 @@ class FailureReport(Record, what="failure report", most_bytes=MAX_REPORT_BYTES):
     no cause."""
     job_uid: Annotated[str, omitted(token(MAX_ID, key="jobUID"))] = ""
     """The UID of the job, or the id of the run, whose round it was; "": an older handler has not said."""
+    nonce: Annotated[str, omitted(token(MAX_ID))] = ""
+    """That of the round; "": an older handler has not said."""
 
-    def of(self, job_uid: str, number: int | None) -> bool:
+    def of(self, job_uid: str, number: int | None, nonce: str = "") -> bool:
         """Whether it is about this round of this job or run. A pod's Lease may still have the report of an
-        earlier one."""
-        return self.round_number == number and self.job_uid in ("", job_uid)
+        earlier one. ``nonce`` is given where numbers may come again: in a run without operator."""
+        is_it = self.round_number == number and self.job_uid in ("", job_uid)
+        return is_it and (not nonce or self.nonce in ("", nonce))
 
 
 @dataclass(frozen=True)

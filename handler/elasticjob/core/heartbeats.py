@@ -6,8 +6,8 @@ connection to the member's own port. The result of the probe decides how long th
 
 Members on one node are lost together, but their last heartbeats are up to one period apart, and the first
 loss ends the round and with it the watching. So a verdict waits for up to a period and a quarter while other
-members are falling silent, too. Members that are lost together are then reported together, and the next round waits for
-none of them.
+members are falling silent, too. Members that are lost together are then reported together, and the next
+round waits for none of them.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class HeartbeatMonitor:
         """When a peer that stays silent is next to be probed for another reason than the next heartbeat: it
         becomes suspect, or may be lost if its port does not answer, or others are waited for no longer;
         infinity: never. A tick at this time saves up to a period."""
-        limits = (self._limits.suspect, self._limit(ProbeResult.SILENT))
-        limits += tuple(limit + self._limits.missed_heartbeat for limit in limits)
+        limits = [self._limits.suspect, self._limit(ProbeResult.SILENT)]
+        limits += [limit + self._limits.missed_heartbeat for limit in limits]
         return min(
             (
                 since + limit

@@ -105,8 +105,8 @@ def _seen(settled: Settled, member: Member, sight: Sight) -> Member:
     if member.state in (MemberState.LOST, MemberState.SUCCEEDED):
         return member
     peer = sight.has(member.name, member.key)
-    failure = peer.failure if peer is not None else None
-    ends = failure is not None and failure.of(settled.run, settled.state.number)
+    r, failure = settled.state, peer.failure if peer is not None else None
+    ends = failure is not None and failure.of(settled.run, r.number, r.nonce)
     if _succeeds(member, peer, not ends and member.key in sight.finished):
         return replace(member, state=MemberState.SUCCEEDED.value)
     if member.key in sight.gone:
@@ -183,8 +183,8 @@ def _departure(settled: Settled, m: Member, peer: Peer | None) -> tuple[int, Fin
 
 def _failure(settled: Settled, peer: Peer | None) -> FailureReport | None:
     """The failure of a worker that it reports of the last round, unless that was over before."""
-    failure = peer.failure if peer is not None else None
-    if failure is None or failure.after_round_end or not failure.of(settled.run, settled.state.number):
+    r, failure = settled.state, peer.failure if peer is not None else None
+    if failure is None or failure.after_round_end or not failure.of(settled.run, r.number, r.nonce):
         return None
     return failure
 

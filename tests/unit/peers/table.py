@@ -76,7 +76,7 @@ class Table:
     def fail(self, name: str, message: str = "", offset: int | None = None) -> None:
         """A worker of it has failed in the present round."""
         rank = next(m.group_rank for m in self.settled.state.members if m.name == name)
-        failure = FailureReport(self.number, rank, message, offset_milliseconds=offset)
+        failure = FailureReport(self.number, rank, message, offset_milliseconds=offset, nonce=self.nonce)
         self.peers[name] = replace(self.peers[name], failure=failure)
 
     def progress(self, name: str, step: int) -> None:

@@ -171,6 +171,17 @@ def test_the_failure_that_another_run_has_left_in_a_lease_ends_no_round() -> Non
         assert not failure.of(run, 2)
 
 
+def test_a_failure_in_an_earlier_round_of_the_same_number_ends_no_round() -> None:
+    """The round Lease was deleted, and with the agents all knowledge of its rounds: numbers come again."""
+    for nonce, told in (("before", (1, "Active", "")), ("", (1, "Broken", "WorkerFailed"))):
+        table = Table()
+        table.train("pod-0", "pod-1", "pod-2")
+        failure = FailureReport(1, 1, "CUDA error", job_uid=RUN.id, nonce=nonce)
+        table.peers["pod-1"] = replace(table.peers["pod-1"], failure=failure)
+        table.look()
+        assert table.told == told
+
+
 def test_all_have_succeeded() -> None:
     table = Table()
     table.train("pod-0", "pod-1", "pod-2")
