@@ -180,6 +180,17 @@ def test_members_of_one_lost_node_are_named_together_whenever_they_were_heard(
         assert sorted(named[0]) == list(ranks)
 
 
+def test_a_heartbeat_that_comes_while_another_port_is_probed_is_not_missed() -> None:
+    """Rank 2 sends one a moment after the look: when the probe ends it has been read a second and a half
+    ago."""
+    j = monitor()
+    named = []
+    for now in (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0):
+        suspects = j.tick(now, {1: 0, 2: int(now - 0.01) if now == 10.0 else int(now)})
+        named += [(now, rank) for rank in suspects if j.record_probe(now + 0.5, rank, ProbeResult.SILENT)]
+    assert named == [(10.0, 1)]
+
+
 def test_others_that_are_late_delay_a_verdict_for_a_period_and_a_quarter_at_most() -> None:
     """Many members whose heartbeats come more than a period late: some are always missed."""
     j = HeartbeatMonitor(range(1, 22), Limits(), now=0.0)

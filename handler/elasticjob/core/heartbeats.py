@@ -105,7 +105,7 @@ class HeartbeatMonitor:
         """Whether another member has missed a heartbeat and cannot be lost yet: it was no suspect at the last
         tick, so that it is not probed, or is not silent long enough."""
         return any(
-            self._limits.missed_heartbeat < now - since
+            self._limits.missed_heartbeat < self._last_tick - since
             and (self._last_tick - since <= self._limits.suspect or now - since < limit)
             for other, (_, since) in self._changed.items()
             if other != rank and other not in self.lost
