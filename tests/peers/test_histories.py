@@ -48,6 +48,7 @@ FOUND = {
     81060776: "the judge did not see that a user had deleted all that showed a round, within a second",
     82221731: "to the judge a pod that had ended, and could not say so, held no name with its old Lease",
     82245466: "a failure in an earlier round of the same number ended one that trained",
+    83029150: "the judge did not know that a deletion is seen late while events are late",
     40018844: "a copied Lease had the UID of a pod that lives, which counted as ended with the copy's port",
 }
 

@@ -16,8 +16,9 @@ from tests.simulation.kernel import Kernel
 
 EARLY_ENDS, EARLY_SECONDS = 10, 61.0
 """A run fails after so many rounds that were over within this time, as seen by its coordinator."""
-LATELY_SECONDS = 1.0
-"""How long what has happened to a pod may take to be seen: a round may be published meanwhile."""
+LATELY_SECONDS, LATE_SECONDS = 1.0, 5.0
+"""How long what has happened to a pod may take to be seen, and while events are late: a round may be
+published meanwhile."""
 
 
 class Violation(AssertionError):
@@ -200,7 +201,8 @@ class Truth:
             raise Violation(
                 "P3", f"round {r.number} was published while round {one.settled.state.number} trains"
             )
-        lately = {name for name, at in self._disturbed.items() if self.kernel.now - at < LATELY_SECONDS}
+        since = self.kernel.now - (LATE_SECONDS if self.is_lossy() else LATELY_SECONDS)
+        lately = {name for name, at in self._disturbed.items() if at > since}
         disturbed = any(m.name in lately or self.ails(m.name) for m in r.members)
         self.rounds[new.run, r.number, r.nonce] = Round(new, self.kernel.now, disturbed=disturbed)
         self.began(after)
