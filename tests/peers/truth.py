@@ -138,9 +138,7 @@ class Truth:
         anew, self._set_back = old is None or self._set_back, False
         self._forget(new, anew)
         for one in self.rounds.values() if before is not None and old is None else ():
-            one.excused = (
-                one.excused or one.settled.run != new.run
-            )  # a user has overwritten whose Lease it was
+            one.excused |= one.settled.run != new.run  # a user has overwritten whose Lease it was
         r = new.state
         by = after.holder or "none"
         text = f"{new.run} {r.number} {r.phase} {r.cause} {[m.name for m in r.members]} by {by}"
@@ -271,4 +269,4 @@ class Truth:
     def excuse(self, name: str) -> None:
         """A user has deleted the Lease of this pod, where pods are not in sight: that counts as its end."""
         for one in self.rounds.values():
-            one.excused = one.excused or any(m.name == name for m in one.settled.state.members)
+            one.excused |= any(m.name == name for m in one.settled.state.members)
